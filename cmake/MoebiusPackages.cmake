@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+# System packages only: what is found here is listed in tools/packages.txt.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(PkgConfig REQUIRED)
+find_package(absl REQUIRED CONFIG)
+find_package(nlohmann_json REQUIRED CONFIG)
+find_package(CLI11 REQUIRED CONFIG)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+if(MOEBIUS_BUILD_TESTS)
+  find_package(GTest REQUIRED CONFIG)
+endif()
+if(MOEBIUS_BUILD_BENCH)
+  find_package(benchmark REQUIRED CONFIG)
+endif()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+# One verb per kind of target. A target per folder, its doors are its DEPS.
+
+# moebius_library(name SOURCES a.cc … HEADERS a.h … [DEPS target …])
+# Every header is also compiled alone, which proves that it includes what it needs.
+function(moebius_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPS" ${ARGN})
+  set(units ${ARG_SOURCES})
+  foreach(header IN LISTS ARG_HEADERS)
+    string(MAKE_C_IDENTIFIER "${header}" id)
+    set(unit "${CMAKE_CURRENT_BINARY_DIR}/self_contained/${name}_${id}.cc")
+    file(RELATIVE_PATH path "${CMAKE_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+    file(CONFIGURE OUTPUT "${unit}" CONTENT "#include \"${path}\"\n" @ONLY)
+    list(APPEND header_units "${unit}")
+  endforeach()
+  if(NOT units)
+    set(units ${header_units})
+    set(header_units "")
+  endif()
+  add_library(${name} STATIC ${units})
+  target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE ${MOEBIUS_SANITIZE_FLAGS})
+  if(header_units AND MOEBIUS_BUILD_TESTS AND NOT MOEBIUS_SANITIZE)
+    add_library(${name}_self_contained OBJECT ${header_units})
+    target_include_directories(${name}_self_contained PRIVATE "${CMAKE_SOURCE_DIR}")
+    target_link_libraries(${name}_self_contained PRIVATE ${ARG_DEPS})
+    target_compile_options(${name}_self_contained PRIVATE -fsyntax-only)
+  endif()
+endfunction()
+
+# moebius_binary(name SOURCES … DEPS … [OUTPUT file-name])
+function(moebius_binary name)
+  cmake_parse_arguments(ARG "" "OUTPUT" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE "${CMAKE_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE ${MOEBIUS_SANITIZE_FLAGS})
+  if(ARG_OUTPUT)
+    set_target_properties(${name} PROPERTIES OUTPUT_NAME "${ARG_OUTPUT}")
+  endif()
+endfunction()
+
+# moebius_test(name SOURCES … DEPS … [LABELS unit …] [SHARDS n] [TIMEOUT s])
+# One binary per room; SHARDS splits it over ctest's workers.
+function(moebius_test name)
+  cmake_parse_arguments(ARG "" "SHARDS;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  moebius_binary(${name} SOURCES ${ARG_SOURCES}
+                 DEPS ${ARG_DEPS} moebius_test_main GTest::gmock GTest::gtest)
+  target_compile_definitions(${name} PRIVATE MOEBIUS_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                             MOEBIUS_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  if(NOT ARG_SHARDS)
+    set(ARG_SHARDS 1)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  math(EXPR last "${ARG_SHARDS} - 1")
+  foreach(shard RANGE ${last})
+    set(test_name "${name}")
+    if(ARG_SHARDS GREATER 1)
+      set(test_name "${name}.${shard}")
+    endif()
+    add_test(NAME ${test_name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+    set_tests_properties(${test_name} PROPERTIES
+      LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
+  endforeach()
+endfunction()
+
+# moebius_bench(name SOURCES … DEPS …): a Google Benchmark binary.
+function(moebius_bench name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  moebius_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} benchmark::benchmark)
+endfunction()
+
+# moebius_fuzz(name SOURCE f.cc CORPUS dir DEPS …): the entry point `LLVMFuzzerTestOneInput` of
+# f.cc as a libFuzzer target where the fuzz preset builds it, and as an ordinary test that runs the
+# seed corpus everywhere else.
+function(moebius_fuzz name)
+  cmake_parse_arguments(ARG "" "SOURCE;CORPUS" "DEPS" ${ARGN})
+  if(MOEBIUS_BUILD_FUZZ)
+    moebius_binary(${name} SOURCES ${ARG_SOURCE} DEPS ${ARG_DEPS})
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer,address)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer,address)
+  elseif(MOEBIUS_BUILD_TESTS)
+    moebius_binary(${name} SOURCES ${ARG_SOURCE} "${CMAKE_SOURCE_DIR}/tests/fuzz/run_corpus.cc"
+                   DEPS ${ARG_DEPS})
+    add_test(NAME ${name} COMMAND ${name} "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS}")
+    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300)
+  endif()
+endfunction()

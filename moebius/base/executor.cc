@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/base/executor.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "moebius/base/check.h"
+#include "moebius/base/float_environment.h"
+#include "moebius/base/mutex.h"
+
+namespace moebius {
+namespace {
+
+thread_local bool on_executor_thread = false;
+thread_local bool inside_parallel_task = false;
+
+}  // namespace
+
+class Executor::Impl {
+ public:
+  explicit Impl(int num_threads) {
+    MOEBIUS_CHECK_GE(num_threads, 1);
+    for (int index = 0; index < num_threads; ++index) {
+      threads_.emplace_back([this, index] { index == 0 ? Lead() : Follow(index); });
+    }
+  }
+
+  ~Impl() {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      lead_wakeup_.SignalAll();
+      work_wakeup_.SignalAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  int num_threads() const { return static_cast<int>(threads_.size()); }
+
+  void Run(absl::FunctionRef<void()> body) {
+    if (on_executor_thread) {
+      body();
+      return;
+    }
+    MutexLock lock(mutex_);
+    const uint64_t ticket = next_ticket_++;
+    while (ticket != serving_ticket_) caller_wakeup_.Wait(mutex_);
+    body_ = &body;
+    lead_wakeup_.Signal();
+    while (body_ != nullptr) caller_wakeup_.Wait(mutex_);
+    ++serving_ticket_;
+    caller_wakeup_.SignalAll();
+  }
+
+  void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int)> body) {
+    MOEBIUS_CHECK(on_executor_thread);
+    if (count <= 0) return;
+    if (num_threads() == 1 || count == 1 || inside_parallel_task) {
+      for (int64_t index = 0; index < count; ++index) body(index, 0);
+      return;
+    }
+    next_index_.store(0, std::memory_order_relaxed);
+    {
+      MutexLock lock(mutex_);
+      task_count_ = count;
+      task_body_ = &body;
+      followers_running_ = num_threads() - 1;
+      ++generation_;
+      work_wakeup_.SignalAll();
+    }
+    RunTasks(count, body, 0);
+    MutexLock lock(mutex_);
+    while (followers_running_ > 0) done_wakeup_.Wait(mutex_);
+    task_body_ = nullptr;
+  }
+
+ private:
+  void RunTasks(int64_t count, absl::FunctionRef<void(int64_t, int)> body, int thread_index) {
+    inside_parallel_task = true;
+    while (true) {
+      const int64_t index = next_index_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= count) break;
+      body(index, thread_index);
+    }
+    inside_parallel_task = false;
+  }
+
+  void Lead() {
+    on_executor_thread = true;
+    SetFloatEnvironment();
+    while (true) {
+      absl::FunctionRef<void()>* body = nullptr;
+      {
+        MutexLock lock(mutex_);
+        while (body_ == nullptr && !stopping_) lead_wakeup_.Wait(mutex_);
+        if (body_ == nullptr) return;
+        body = body_;
+      }
+      (*body)();
+      MOEBIUS_DCHECK(HasFloatEnvironment());
+      MutexLock lock(mutex_);
+      body_ = nullptr;
+      caller_wakeup_.SignalAll();
+    }
+  }
+
+  void Follow(int thread_index) {
+    on_executor_thread = true;
+    SetFloatEnvironment();
+    uint64_t seen_generation = 0;
+    while (true) {
+      int64_t count = 0;
+      absl::FunctionRef<void(int64_t, int)>* body = nullptr;
+      {
+        MutexLock lock(mutex_);
+        while (generation_ == seen_generation && !stopping_) work_wakeup_.Wait(mutex_);
+        if (generation_ == seen_generation) return;
+        seen_generation = generation_;
+        count = task_count_;
+        body = task_body_;
+      }
+      RunTasks(count, *body, thread_index);
+      MutexLock lock(mutex_);
+      if (--followers_running_ == 0) done_wakeup_.Signal();
+    }
+  }
+
+  Mutex mutex_;
+  CondVar caller_wakeup_;
+  CondVar lead_wakeup_;
+  CondVar work_wakeup_;
+  CondVar done_wakeup_;
+  bool stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  uint64_t next_ticket_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  uint64_t serving_ticket_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  absl::FunctionRef<void()>* body_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
+  uint64_t generation_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  int64_t task_count_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  absl::FunctionRef<void(int64_t, int)>* task_body_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
+  int followers_running_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  std::atomic<int64_t> next_index_{0};
+  std::vector<std::thread> threads_;
+};
+
+Executor::Executor(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
+Executor::~Executor() = default;
+int Executor::num_threads() const { return impl_->num_threads(); }
+void Executor::Run(absl::FunctionRef<void()> body) { impl_->Run(body); }
+void Executor::ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int)> body) {
+  impl_->ParallelFor(count, body);
+}
+bool Executor::OnExecutorThread() { return on_executor_thread; }
+
+int DefaultNumThreads() {
+  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  cpu_set_t affinity;
+  if (sched_getaffinity(0, sizeof(affinity), &affinity) == 0) threads = CPU_COUNT(&affinity);
+
+  double quota = -1;
+  double period = -1;
+  std::string first;
+  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period) {
+    if (first != "max") quota = std::atoll(first.c_str());
+  } else {
+    std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+    std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+    if (!(v1_quota >> quota && v1_period >> period)) quota = -1;
+  }
+  if (quota > 0 && period > 0) {
+    const int allowed = static_cast<int>((quota + period - 1) / period);
+    threads = std::min(threads, std::max(1, allowed));
+  }
+  return std::max(1, threads);
+}
+
+}  // namespace moebius
