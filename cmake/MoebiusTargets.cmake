@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # One verb per kind of target. A target per folder, its doors are its DEPS.
 
+# Everything of one kind: `programs` for ./dev build, `benches` for ./dev bench.
+add_custom_target(programs)
+add_custom_target(benches)
+
 # moebius_library(name SOURCES a.cc … HEADERS a.h … [DEPS target …])
 # Every header is also compiled alone, which proves that it includes what it needs.
 function(moebius_library name)
@@ -37,7 +41,43 @@ function(moebius_binary name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS})
   target_compile_options(${name} PRIVATE ${MOEBIUS_SANITIZE_FLAGS})
   if(ARG_OUTPUT)
-    set_target_properties(${name} PROPERTIES OUTPUT_NAME "${ARG_OUTPUT}")
+    set_target_properties(${name} PROPERTIES
+      OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${MOEBIUS_PROGRAM_DIR}")
+    install(TARGETS ${name} RUNTIME DESTINATION bin)
+    add_dependencies(programs ${name})
+  endif()
+endfunction()
+
+# moebius_in_tree(variable labels…): whether a test with these labels belongs to this tree.
+function(moebius_in_tree variable)
+  set(${variable} FALSE PARENT_SCOPE)
+  if(NOT MOEBIUS_TEST_LABELS)
+    set(${variable} TRUE PARENT_SCOPE)
+  endif()
+  foreach(label IN LISTS ARGN)
+    if(label IN_LIST MOEBIUS_TEST_LABELS)
+      set(${variable} TRUE PARENT_SCOPE)
+    endif()
+  endforeach()
+endfunction()
+
+# moebius_add_test(name COMMAND … [LABELS …] [TIMEOUT s] [ENVIRONMENT …]): a ctest entry of a tree
+# that has one of the labels. Exit code 77 is a skip whose reason is printed as "MOEBIUS_SKIP: …".
+function(moebius_add_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  moebius_in_tree(in_tree ${ARG_LABELS})
+  if(NOT in_tree)
+    return()
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES
+    LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "${ARG_ENVIRONMENT}")
+  if(ARG_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL TRUE)
   endif()
 endfunction()
 
@@ -45,18 +85,20 @@ endfunction()
 # One binary per room; SHARDS splits it over ctest's workers.
 function(moebius_test name)
   cmake_parse_arguments(ARG "" "SHARDS;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
   moebius_binary(${name} SOURCES ${ARG_SOURCES}
                  DEPS ${ARG_DEPS} moebius_test_main GTest::gmock GTest::gtest)
   target_compile_definitions(${name} PRIVATE MOEBIUS_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                              MOEBIUS_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  moebius_in_tree(in_tree ${ARG_LABELS})
+  if(NOT in_tree)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    return()
+  endif()
   if(NOT ARG_SHARDS)
     set(ARG_SHARDS 1)
-  endif()
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
-  endif()
-  if(NOT ARG_LABELS)
-    set(ARG_LABELS unit)
   endif()
   math(EXPR last "${ARG_SHARDS} - 1")
   foreach(shard RANGE ${last})
@@ -64,17 +106,35 @@ function(moebius_test name)
     if(ARG_SHARDS GREATER 1)
       set(test_name "${name}.${shard}")
     endif()
-    add_test(NAME ${test_name} COMMAND ${name} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-    set_tests_properties(${test_name} PROPERTIES
-      LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}")
+    moebius_add_test(${test_name} COMMAND ${name} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS}" "GTEST_SHARD_INDEX=${shard}"
+                  "GTEST_OUTPUT=xml:${CMAKE_BINARY_DIR}/results/${test_name}.xml")
   endforeach()
+endfunction()
+
+# moebius_python_test(name SCRIPT f.py [ARGS …] [LABELS tools] [TIMEOUT s]): a script whose exit
+# code is the result.
+function(moebius_python_test name)
+  cmake_parse_arguments(ARG "SERIAL" "SCRIPT;TIMEOUT" "ARGS;LABELS" ${ARGN})
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS tools)
+  endif()
+  set(serial "")
+  if(ARG_SERIAL)
+    set(serial SERIAL)
+  endif()
+  moebius_add_test(${name} ${serial} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT}
+    COMMAND python3 "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT}" ${ARG_ARGS}
+    ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1" "PYTHONPATH=${CMAKE_SOURCE_DIR}/tools"
+                "MOEBIUS_SOURCE_DIR=${CMAKE_SOURCE_DIR}" "MOEBIUS_BINARY_DIR=${CMAKE_BINARY_DIR}"
+                "MOEBIUS_PROGRAM_DIR=${MOEBIUS_PROGRAM_DIR}")
 endfunction()
 
 # moebius_bench(name SOURCES … DEPS …): a Google Benchmark binary.
 function(moebius_bench name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   moebius_binary(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} benchmark::benchmark)
+  add_dependencies(benches ${name})
 endfunction()
 
 # moebius_fuzz(name SOURCE f.cc CORPUS dir DEPS …): the entry point `LLVMFuzzerTestOneInput` of
@@ -84,12 +144,16 @@ function(moebius_fuzz name)
   cmake_parse_arguments(ARG "" "SOURCE;CORPUS" "DEPS" ${ARGN})
   if(MOEBIUS_BUILD_FUZZ)
     moebius_binary(${name} SOURCES ${ARG_SOURCE} DEPS ${ARG_DEPS})
-    target_compile_options(${name} PRIVATE -fsanitize=fuzzer,address)
-    target_link_options(${name} PRIVATE -fsanitize=fuzzer,address)
+    target_compile_options(${name} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
   elseif(MOEBIUS_BUILD_TESTS)
     moebius_binary(${name} SOURCES ${ARG_SOURCE} "${CMAKE_SOURCE_DIR}/tests/fuzz/run_corpus.cc"
                    DEPS ${ARG_DEPS})
-    add_test(NAME ${name} COMMAND ${name} "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS}")
-    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT 300)
+    moebius_in_tree(in_tree unit)
+    if(NOT in_tree)
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+    endif()
+    moebius_add_test(${name} LABELS unit
+                     COMMAND ${name} "${CMAKE_CURRENT_SOURCE_DIR}/${ARG_CORPUS}")
   endif()
 endfunction()

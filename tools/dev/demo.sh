@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# From nothing to an answer with the recorded bits.
+# shellcheck shell=bash
+
+run_demo() {
+  local started=$SECONDS
+  echo "Moebius demo: from nothing to a served answer."
+  step_count=3
+  install_packages build
+  build_tree release "the programs" programs
+  begin_step "one process" "models/demo"
+  if ! python3 tools/run_demo.py build/bin/moebius models/demo; then
+    fail_step /dev/null "The demo's answer differs from models/demo/expected.json, or there was none."
+  fi
+  printf 'Total %s.\n' "$(format_seconds $((SECONDS - started)))"
+}
