@@ -112,10 +112,10 @@ struct ModelConfig {
 /// The constants of NUMERICS that belong to a model's folder (moebius.json) and are part of the
 /// config hash. Flags override.
 struct NumericsConfig {
-  int32_t span = 1024;       // keys per span; a multiple of the key block
-  int32_t key_block = 128;   // min(128, span); a multiple of 32
+  int32_t span = 1024;             // keys per span; a multiple of the key block
+  int32_t key_block = 128;         // min(128, span); a multiple of 32
   int32_t num_combine_groups = 4;  // n_group where that is > 1, else min(4, E) contiguous ranges
-  int64_t slice_width = 0;   // moe_intermediate_size
+  int64_t slice_width = 0;         // moe_intermediate_size
   GroupFill group_fill = GroupFill::kNegativeInfinity;
   std::string attention_sum = "canonical";  // or "per-degree"
   std::string dtype = "bf16";

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "moebius/base/strong_id.h"
+#include "moebius/model/config_parser.h"
+#include "moebius/model/model_config.h"
+#include "moebius/model/parameters.h"
+#include "moebius/model/tensor_directory.h"
+#include "moebius/model/tokenizer.h"
+#include "moebius/tensor/buffer.h"
+
+namespace moebius {
+
+/// Weights that were loaded with the wrong contents are refused unless this allows them.
+enum class ZeroMatrices { kRefuse, kAllow };
+
+struct CheckpointOptions {
+  std::string config_file;        // read instead of the folder's config.json, where not empty
+  bool convert_to_bf16 = false;   // --dtype=bf16: F16 and F32 weights may be rounded
+  bool reads_as_stored = false;   // the fp32 reference: LoadFloat only, any of BF16, F16, F32
+  bool tie_missing_head = false;  // take the embedding where lm_head.weight is missing
+  ZeroMatrices zero_matrices = ZeroMatrices::kRefuse;
+  NumericsOverrides numerics;
+};
+
+/// One expert-sized piece of feed-forward weights. w is moe_intermediate_size, less in the last
+/// slice of a dense layer.
+struct ExpertWeights {
+  RowBatch<Bf16> gate;  // [w, hidden_size]
+  RowBatch<Bf16> up;    // [w, hidden_size]
+  RowBatch<Bf16> down;  // [hidden_size, w]
+};
+
+/// A model's folder, validated: configuration, tensor directory, parameters, constants and hashes.
+/// Weights are read on demand, by position, and belong to the caller. Immutable and thread-safe
+/// after Open.
+class Checkpoint {
+ public:
+  /// Validates everything but the values of the weights, of which it reads a sample for the hash.
+  /// NOT_FOUND, UNIMPLEMENTED, INVALID_ARGUMENT or DATA_LOSS; messages name file, tensor or field.
+  static absl::StatusOr<std::unique_ptr<const Checkpoint>> Open(
+      const std::string& folder, const CheckpointOptions& options = CheckpointOptions());
+
+  const std::string& folder() const { return folder_; }
+  const ModelConfig& config() const { return config_.model; }
+  const GenerationDefaults& generation_defaults() const { return config_.generation; }
+  const FolderSettings& settings() const { return config_.settings; }
+  const NumericsConfig& numerics() const { return numerics_; }
+  const TensorDirectory& directory() const { return *directory_; }
+  const ParameterMatch& match() const { return match_; }
+  /// Of the configuration, the tensor directory and a sample of the weights; docs/adr/0003 says
+  /// what it cannot see.
+  uint64_t model_hash() const { return model_hash_; }
+  /// Of NUMERICS's constants and the model hash: what all services of a cluster must share.
+  uint64_t config_hash() const { return config_hash_; }
+
+  /// UNIMPLEMENTED with a hint when the folder has no tokenizer that this build reads.
+  absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer() const;
+
+  /// A parameter in bf16, [rows, cols]; a vector is one row. F16 and F32 are rounded to nearest
+  /// even where convert_to_bf16 allowed it; a parameter that keeps its fp32 is CHECKed against.
+  /// DATA_LOSS for a matrix of zeros and for a file that became shorter.
+  absl::StatusOr<RowBatch<Bf16>> LoadBf16(const ParameterKey& key) const;
+  /// A parameter as stored, widened exactly to fp32.
+  absl::StatusOr<RowBatch<float>> LoadFloat(const ParameterKey& key) const;
+
+  /// Expert `id` of a MoE layer, id in [0, E); or slice id - E of its shared experts, or of a dense
+  /// layer, id from E upwards (NumSlices).
+  absl::StatusOr<ExpertWeights> ExpertSlice(LayerId layer, ExpertId id) const;
+  /// Shared experts of a MoE layer, or slices of a dense layer.
+  int64_t NumSlices(LayerId layer) const;
+  /// Columns of the intermediate activation that expert or slice `id` has.
+  int64_t SliceWidth(LayerId layer, ExpertId id) const;
+
+  /// True where the parameter exists in this model (a bias, a norm, the gate of a MoE layer).
+  bool Has(const ParameterKey& key) const;
+
+ private:
+  struct Source;  // where a parameter's bytes are
+  Checkpoint() = default;
+  absl::Status HashModel();
+  absl::StatusOr<Source> Locate(const ParameterKey& key) const;
+  absl::StatusOr<RowBatch<Bf16>> LoadBlock(const ParameterKey& key, int64_t row_begin,
+                                           int64_t row_end, int64_t col_begin,
+                                           int64_t col_end) const;
+
+  std::string folder_;
+  CheckpointOptions options_;
+  FolderConfig config_;
+  NumericsConfig numerics_;
+  std::unique_ptr<TensorDirectory> directory_;
+  ParameterMatch match_;
+  std::map<ParameterKey, size_t> index_;  // into match_.parameters
+  uint64_t model_hash_ = 0;
+  uint64_t config_hash_ = 0;
+};
+
+}  // namespace moebius
