@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+#include "moebius/base/clock.h"
+#include "moebius/model/model_config.h"
+#include "moebius/model/tokenizer.h"
+#include "router_service/generate.h"
+#include "router_service/generate_stream.h"
+#include "router_service/ports.h"
+#include "router_service/step_schedule.h"
+
+namespace moebius {
+
+/// Sampling values for what a request leaves unset: generation_config.json, else greedy.
+struct SamplingDefaults {
+  double temperature = 0;
+  double top_p = 1;
+  int64_t top_k = 0;
+};
+
+/// Bounds and defaults of a lead. Every length and count that a request can push has one.
+struct LeadOptions {
+  ScheduleLimits schedule;
+  int64_t max_positions = 0;  // prompt + max_tokens <= this
+  int64_t vocab_size = 0;
+  std::vector<int64_t> eos_token_ids;
+  SamplingDefaults sampling;
+  int64_t max_queued_requests = 1024;            // beyond: RESOURCE_EXHAUSTED
+  int64_t max_running_sessions = 256;            // beyond: queued
+  int64_t max_queued_events = 64;                // of one request; a full queue pauses the session
+  absl::Duration max_pause = absl::Seconds(60);  // a reader that is behind for longer: ends
+  int64_t max_stop_sequences = 16;
+  int64_t max_stop_bytes = 256;
+  int64_t max_logprobs = 32;
+  int64_t max_step_attempts = 3;
+};
+
+/// What a lead holds at one moment, computed from its tables.
+struct LeadUsage {
+  int64_t queued_requests = 0;
+  int64_t running_sessions = 0;
+  int64_t reserved_kv_tokens = 0;
+};
+
+/// Counts since the lead was made.
+struct LeadCounters {
+  int64_t requests = 0;
+  int64_t rejected = 0;
+  int64_t failed = 0;
+  int64_t cancelled = 0;
+  int64_t finished = 0;
+  int64_t steps = 0;
+  int64_t retried_steps = 0;
+  int64_t nonfinite_rows = 0;
+  StepFigures figures;
+};
+
+/// Says which rows of which sessions a step holds, and what their logits mean: admission,
+/// scheduling, sampling, stopping, streaming. It computes no layer and owns no row: steps run
+/// behind its port.
+///
+/// Invariants:
+/// 1. An admitted request has KV for prompt + max_tokens set aside; it never waits in the middle.
+/// 2. A failing request (NaN rows, a failed step that it alone causes) never ends another one.
+/// 3. A session's answer depends on its request alone.
+/// 4. Cancelled, expired and finished sessions give back their KV before the next step begins.
+///
+/// Submit, Shutdown and usage are thread-safe. RunOneStep and WaitForWork belong to one thread.
+class Lead {
+ public:
+  /// Borrows `owner`, `tokenizer` (null: no stop text) and `clock`.
+  Lead(const LeadOptions& options, RowOwnerPort* owner, const Tokenizer* tokenizer,
+       const Clock& clock);
+  ~Lead();
+
+  /// Checks the request and queues it. INVALID_ARGUMENT for ids and fields out of range,
+  /// RESOURCE_EXHAUSTED for what can never fit or a full queue, ALREADY_EXISTS for a running
+  /// request_id, UNAVAILABLE while shutting down. The stream's reader cancels by
+  /// GenerateStream::Cancel or by dropping it.
+  absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request);
+
+  /// Admits, runs one step, samples, delivers. False when there was nothing to run.
+  bool RunOneStep();
+
+  /// Blocks until there may be work, `timeout` has passed or Shutdown was called.
+  void WaitForWork(absl::Duration timeout);
+
+  /// Ends every request with UNAVAILABLE and refuses new ones.
+  void Shutdown();
+  bool is_shut_down() const;
+
+  LeadUsage usage() const;
+  LeadCounters counters() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace moebius

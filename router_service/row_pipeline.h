@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+
+#include "moebius/base/executor.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/model/model_config.h"
+#include "moebius/placement/placement.h"
+#include "router_service/ports.h"
+#include "router_service/router_weights.h"
+
+namespace moebius {
+
+/// The layer loop of the rows that one process owns (docs/life_of_a_token.md has the drawing):
+///
+///   embed ▸ per layer: norm ▸ attention port ▸ + residual ▸ norm ▸ gate ▸ dispatch plan
+///                      ▸ expert port ▸ combine ▸ + residual   ▸ final norm ▸ head
+///
+/// It knows nothing of requests, sampling or scheduling (the lead), and nothing of who answers
+/// behind the two ports.
+///
+/// Invariants:
+/// 1. The residual is fp32 and is rounded only where it is normalised.
+/// 2. Every assignment that the gate made is dispatched once and combined once (checked for each
+///    layer while MOEBIUS_CHECKS is on).
+/// 3. A row's bits depend on its own tokens alone, never on the other rows of the step.
+/// 4. In steady state (no step larger than one seen before) its own phases allocate nothing.
+///
+/// Not thread-safe: one call at a time. Output arithmetic runs on the executor; called on an
+/// executor thread (a process that owns all parts) it runs inline.
+class RowPipeline final : public RowOwnerPort {
+ public:
+  struct Parts {
+    const ModelConfig* config = nullptr;
+    const NumericsConfig* numerics = nullptr;
+    const RouterWeights* weights = nullptr;
+    const Kernels* kernels = nullptr;
+    Executor* executor = nullptr;
+    AttentionPort* attention = nullptr;
+    ExpertPort* experts = nullptr;
+    const Placement* placement = nullptr;
+  };
+
+  /// Borrows everything in `parts` for its own lifetime.
+  explicit RowPipeline(const Parts& parts);
+  ~RowPipeline() override;
+
+  absl::Status RunStep(const StepRequest& request, StepResult* result) override;
+  void EndSession(SessionId session) override;
+  int64_t CapacityTokens() const override;
+  int64_t TokensPerBlock() const override;
+  int64_t TokensInUse() const override;
+
+  /// Called for the steps that follow; null for none.
+  void SetObserver(StepObserver* observer);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace moebius
