@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/step_plan.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kMaxPosition = int64_t{1} << 40;
+
+}  // namespace
+
+absl::Status ValidateStepPlan(const StepPlan& plan) {
+  int64_t next_row = 0;
+  std::set<SessionId> seen;
+  for (const SessionRows& rows : plan.sessions) {
+    const auto fail = [&](const auto&... words) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("step ", plan.step, ", session ", rows.session.value(), ": ", words...));
+    };
+    if (rows.num_rows < 0) return fail("num_rows is ", rows.num_rows);
+    if (rows.row_begin != next_row) {
+      return fail("rows begin at ", rows.row_begin, ", the rows before end at ", next_row);
+    }
+    if (rows.num_rows > plan.num_rows - next_row) {
+      return fail("rows end beyond the ", plan.num_rows, " rows of the step");
+    }
+    if (rows.position_begin < 0 || rows.position_begin > kMaxPosition - rows.num_rows) {
+      return fail("position ", rows.position_begin, " is outside [0, ", kMaxPosition, "]");
+    }
+    if (rows.prompt_length < 0) return fail("prompt length is ", rows.prompt_length);
+    if (!seen.insert(rows.session).second) return fail("occurs twice");
+    next_row = rows.row_end();
+  }
+  if (next_row != plan.num_rows) {
+    return absl::InvalidArgumentError(absl::StrCat("step ", plan.step, ": sessions hold ", next_row,
+                                                   " rows, the step says ", plan.num_rows));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace moebius

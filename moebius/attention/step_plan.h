@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "moebius/base/strong_id.h"
+
+namespace moebius {
+
+/// The rows that one session has in a step: consecutive rows at consecutive positions.
+struct SessionRows {
+  SessionId session;
+  int64_t row_begin = 0;       // first row in the step's row batch
+  int64_t num_rows = 0;        // 0 is allowed: the session takes no part
+  int64_t position_begin = 0;  // absolute position of the first row; earlier ones are committed
+  /// Rows at positions >= prompt_length have the generated role, the others the prompt role. The
+  /// role of a token never changes, also when it is computed again after a loss.
+  int64_t prompt_length = 0;
+
+  int64_t row_end() const { return row_begin + num_rows; }
+  int64_t position_end() const { return position_begin + num_rows; }
+};
+
+/// What one step computes: which rows of which sessions go through all layers together.
+/// A value; attempt n + 1 of a step overwrites what attempt n wrote.
+struct StepPlan {
+  uint64_t term = 0;
+  uint64_t step = 0;
+  uint64_t attempt = 0;
+  std::vector<SessionRows> sessions;  // ascending row_begin
+  int64_t num_rows = 0;               // the sum of the sessions' rows; 0 is an ordinary step
+};
+
+/// INVALID_ARGUMENT with the broken rule, else OK:
+/// 1. sessions tile [0, num_rows) in order, each row once;
+/// 2. a session occurs at most once;
+/// 3. counts, positions and prompt lengths are not negative and positions end at or below 2^40.
+absl::Status ValidateStepPlan(const StepPlan& plan);
+
+}  // namespace moebius
