@@ -20,21 +20,21 @@ template <typename A, typename B>
 }  // namespace moebius::internal
 
 /// A broken invariant of ours: prints and aborts. Never for somebody's input, which is a Status.
-#define MOEBIUS_CHECK(condition)                                             \
-  do {                                                                       \
-    if (!(condition)) [[unlikely]] {                                         \
-      ::moebius::internal::CheckFailed(__FILE__, __LINE__, #condition);      \
-    }                                                                        \
+#define MOEBIUS_CHECK(condition)                                        \
+  do {                                                                  \
+    if (!(condition)) [[unlikely]] {                                    \
+      ::moebius::internal::CheckFailed(__FILE__, __LINE__, #condition); \
+    }                                                                   \
   } while (false)
 
-#define MOEBIUS_CHECK_OP_(a, op, b)                                                      \
-  do {                                                                                   \
-    const auto& moebius_a_ = (a);                                                        \
-    const auto& moebius_b_ = (b);                                                        \
-    if (!(moebius_a_ op moebius_b_)) [[unlikely]] {                                      \
+#define MOEBIUS_CHECK_OP_(a, op, b)                                                         \
+  do {                                                                                      \
+    const auto& moebius_a_ = (a);                                                           \
+    const auto& moebius_b_ = (b);                                                           \
+    if (!(moebius_a_ op moebius_b_)) [[unlikely]] {                                         \
       ::moebius::internal::CheckOpFailed(__FILE__, __LINE__, #a " " #op " " #b, moebius_a_, \
-                                         moebius_b_);                                    \
-    }                                                                                    \
+                                         moebius_b_);                                       \
+    }                                                                                       \
   } while (false)
 
 #define MOEBIUS_CHECK_EQ(a, b) MOEBIUS_CHECK_OP_(a, ==, b)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/time/time.h"
+
 #include "moebius/base/mutex.h"
 
 namespace moebius {

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "moebius/base/check.h"
+#include "moebius/base/cpu_quota.h"
 #include "moebius/base/float_environment.h"
 #include "moebius/base/mutex.h"
 
@@ -158,25 +157,10 @@ void Executor::ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int)> 
 bool Executor::OnExecutorThread() { return on_executor_thread; }
 
 int DefaultNumThreads() {
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  int affinity_cpus = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   cpu_set_t affinity;
-  if (sched_getaffinity(0, sizeof(affinity), &affinity) == 0) threads = CPU_COUNT(&affinity);
-
-  double quota = -1;
-  double period = -1;
-  std::string first;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> first >> period) {
-    if (first != "max") quota = std::atoll(first.c_str());
-  } else {
-    std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-    std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-    if (!(v1_quota >> quota && v1_period >> period)) quota = -1;
-  }
-  if (quota > 0 && period > 0) {
-    const int allowed = static_cast<int>((quota + period - 1) / period);
-    threads = std::min(threads, std::max(1, allowed));
-  }
-  return std::max(1, threads);
+  if (sched_getaffinity(0, sizeof(affinity), &affinity) == 0) affinity_cpus = CPU_COUNT(&affinity);
+  return NumThreadsFor(affinity_cpus, CpuQuota(""));
 }
 
 }  // namespace moebius

@@ -4,6 +4,7 @@
 #include <xxhash.h>
 
 #include "absl/strings/str_format.h"
+
 #include "moebius/base/check.h"
 
 namespace moebius {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+
 #include "moebius/tensor/rows.h"
 
 namespace moebius {

@@ -10,7 +10,15 @@ namespace moebius {
 
 /// Element types that a tensor in a file or a row on the wire may have.
 /// The values are part of the wire format; never renumber.
-enum class DType : uint8_t { kUnspecified = 0, kBF16 = 1, kF16 = 2, kF32 = 3, kI32 = 4, kI16 = 5, kI64 = 6 };
+enum class DType : uint8_t {
+  kUnspecified = 0,
+  kBF16 = 1,
+  kF16 = 2,
+  kF32 = 3,
+  kI32 = 4,
+  kI16 = 5,
+  kI64 = 6
+};
 
 /// Bytes of one element; 0 for kUnspecified.
 size_t DTypeBytes(DType dtype);

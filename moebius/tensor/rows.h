@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+
 #include "moebius/base/check.h"
 #include "moebius/tensor/bf16.h"
 
