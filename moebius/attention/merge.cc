@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/merge.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "moebius/base/check.h"
+#include "moebius/kernels/math.h"
+
+namespace moebius {
+
+void ClearPartial(Partial& partial) {
+  std::fill(partial.acc.begin(), partial.acc.end(), 0.0f);
+  partial.m = -std::numeric_limits<float>::infinity();
+  partial.l = 0;
+  partial.num_keys = 0;
+}
+
+void MergePartial(const Partial& from, Partial& into) {
+  MOEBIUS_DCHECK_EQ(from.acc.size(), into.acc.size());
+  if (from.empty()) return;
+  if (into.empty()) {
+    std::copy(from.acc.begin(), from.acc.end(), into.acc.begin());
+    into.m = from.m;
+    into.l = from.l;
+    into.num_keys = from.num_keys;
+    return;
+  }
+  const float m = from.m > into.m ? from.m : into.m;
+  const float a = Exp(into.m - m);
+  const float b = Exp(from.m - m);
+  for (size_t i = 0; i < into.acc.size(); ++i) into.acc[i] = into.acc[i] * a + from.acc[i] * b;
+  into.l = into.l * a + from.l * b;
+  into.m = m;
+  into.num_keys += from.num_keys;
+}
+
+void MergeSink(float sink, Partial& partial) {
+  if (partial.empty()) return;  // no value: the output stays +0
+  const float m = sink > partial.m ? sink : partial.m;
+  const float a = Exp(partial.m - m);
+  for (float& element : partial.acc) element = element * a;
+  partial.l = partial.l * a + Exp(sink - m);
+  partial.m = m;
+}
+
+void NormalizePartial(const Partial& partial, absl::Span<Bf16> out) {
+  MOEBIUS_DCHECK_EQ(partial.acc.size(), out.size());
+  if (partial.empty()) {
+    std::fill(out.begin(), out.end(), Bf16{});
+    return;
+  }
+  for (size_t i = 0; i < out.size(); ++i) out[i] = ToBf16(partial.acc[i] / partial.l);
+}
+
+double LogSumExp(const Partial& partial) {
+  if (partial.empty()) return -std::numeric_limits<double>::infinity();
+  return static_cast<double>(partial.m) + std::log(static_cast<double>(partial.l));
+}
+
+}  // namespace moebius

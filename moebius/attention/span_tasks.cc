@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/span_tasks.h"
+
+#include <algorithm>
+
+namespace moebius {
+
+std::vector<RoleRows> CutByRole(const StepPlan& plan) {
+  std::vector<RoleRows> cut;
+  for (size_t i = 0; i < plan.sessions.size(); ++i) {
+    const SessionRows& session = plan.sessions[i];
+    const int64_t prompt_rows =
+        std::clamp<int64_t>(session.prompt_length - session.position_begin, 0, session.num_rows);
+    if (prompt_rows > 0) {
+      cut.push_back({.session_index = static_cast<int32_t>(i),
+                     .role = Role::kPrompt,
+                     .row_begin = session.row_begin,
+                     .num_rows = prompt_rows,
+                     .position_begin = session.position_begin});
+    }
+    if (prompt_rows < session.num_rows) {
+      cut.push_back({.session_index = static_cast<int32_t>(i),
+                     .role = Role::kGenerated,
+                     .row_begin = session.row_begin + prompt_rows,
+                     .num_rows = session.num_rows - prompt_rows,
+                     .position_begin = session.position_begin + prompt_rows});
+    }
+  }
+  return cut;
+}
+
+void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,
+                     const SpanTaskLimits& limits, std::vector<SpanTask>& tasks) {
+  MOEBIUS_CHECK(limits.tile_rows >= 1 && limits.num_key_groups >= 1);
+  const int64_t num_tiles = (rows.num_rows + limits.tile_rows - 1) / limits.tile_rows;
+  const bool split =
+      rows.num_rows <= limits.split_rows && num_tiles * limits.num_key_groups < limits.wanted_tasks;
+  for (int64_t tile = num_tiles - 1; tile >= 0; --tile) {
+    const int64_t row_begin = tile * limits.tile_rows;
+    const int64_t num_rows = std::min(limits.tile_rows, rows.num_rows - row_begin);
+    const int64_t num_spans = geometry.NumSpans(rows.position_begin + row_begin + num_rows);
+    const int64_t step = split && num_spans > 1 ? 1 : num_spans;
+    for (int32_t group = 0; group < limits.num_key_groups; ++group) {
+      for (int64_t span = 0; span < num_spans; span += step) {
+        tasks.push_back({.rows_index = rows_index,
+                         .key_group = group,
+                         .row_begin = row_begin,
+                         .num_rows = num_rows,
+                         .span_begin = span,
+                         .span_end = span + step,
+                         .finishes = step == num_spans});
+      }
+    }
+  }
+}
+
+}  // namespace moebius

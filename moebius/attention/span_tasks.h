@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moebius/attention/span.h"
+#include "moebius/attention/step_plan.h"
+
+namespace moebius {
+
+/// What a token was when the request came: it never changes and decides MLA's form.
+enum class Role { kPrompt, kGenerated };
+
+/// Consecutive rows of one session that have one role.
+struct RoleRows {
+  int32_t session_index = 0;  // into StepPlan::sessions
+  Role role = Role::kPrompt;
+  int64_t row_begin = 0;  // in the step's row batch
+  int64_t num_rows = 0;
+  int64_t position_begin = 0;
+
+  int64_t position_end() const { return position_begin + num_rows; }
+};
+
+/// Cuts the sessions' rows by role, in the order of rows; empty ones are left out.
+std::vector<RoleRows> CutByRole(const StepPlan& plan);
+
+/// The states (acc, m, l) that somebody computes together: those of every query head of one key
+/// group, for rows [row_begin, row_begin + num_rows) of one RoleRows, over each of the spans
+/// [span_begin, span_end). A row has a state in a span iff it sees a key there.
+struct SpanTask {
+  int32_t rows_index = 0;  // into the vector of CutByRole
+  int32_t key_group = 0;   // KV head; 0 where all heads share the keys
+  int64_t row_begin = 0;   // relative to RoleRows::row_begin
+  int64_t num_rows = 0;
+  int64_t span_begin = 0;
+  int64_t span_end = 0;
+  /// True when [span_begin, span_end) are all the spans that the rows see: the task then folds and
+  /// finishes its rows. Otherwise somebody folds the states of all spans in ascending order.
+  bool finishes = true;
+};
+
+/// How work may be cut. It decides who computes a state and never which bits it has.
+struct SpanTaskLimits {
+  int32_t num_key_groups = 1;
+  int64_t tile_rows = 32;    // rows of a task, at most
+  int64_t split_rows = 4;    // rows above this are never split by spans
+  int64_t wanted_tasks = 1;  // split by spans, one each, where there would be fewer tasks
+};
+
+/// The tasks for one RoleRows: together they hold every (row, key group, span) state once. Heaviest
+/// (latest positions) first. Pure.
+void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,
+                     const SpanTaskLimits& limits, std::vector<SpanTask>& tasks);
+
+}  // namespace moebius
