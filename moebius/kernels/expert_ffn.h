@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+
+#include "moebius/base/executor.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/kernels/packed_matrix.h"
+#include "moebius/tensor/buffer.h"
+#include "moebius/tensor/rows.h"
+
+namespace moebius {
+
+/// The packed weights of one feed-forward expert (or slice): y = down · bf16(silu(gate·x) · up·x).
+struct ExpertWeights {
+  PackedMatrix gate_up;  // PackGateUp of gate, up [I, H]
+  PackedMatrix down;     // Pack of down [H, I]
+
+  /// gate, up [I, H], down [H, I], bf16.
+  static ExpertWeights Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order);
+
+  int64_t hidden_size() const { return gate_up.depth(); }
+  int64_t intermediate_size() const { return gate_up.num_outputs(); }
+  size_t bytes() const { return gate_up.bytes() + down.bytes(); }
+};
+
+/// The rows that one expert answers for.
+struct ExpertBatch {
+  const ExpertWeights* weights = nullptr;
+  /// Indices into the call's input rows; a row may appear under many experts.
+  absl::Span<const int32_t> row_indices;
+  /// [row_indices.size(), H]: y_e rounded to bf16, in the order of row_indices.
+  MutableBf16Rows out;
+};
+
+/// Memory that calls reuse. Not thread-safe: one per caller.
+class ExpertScratch {
+ public:
+  /// Bytes held.
+  size_t bytes() const { return products_.size() * sizeof(Bf16); }
+
+ private:
+  friend void ForwardExperts(Executor&, const Kernels&, absl::Span<const ExpertBatch>, Bf16Rows,
+                             ExpertScratch&);
+  Array<Bf16> products_;  // the SwiGLU products of all batches
+};
+
+/// Runs every batch: phase 1 tasks are ranges of gate-up panels with SwiGLU in registers, one
+/// barrier, phase 2 tasks are ranges of down panels. Tiny calls run inline. Each output row's bits
+/// depend on its input row and the expert only. Zero batches and empty batches are ordinary.
+/// Must run on an executor thread. `rows` bf16 [T, H]; batches may not share `out` memory.
+void ForwardExperts(Executor& executor, const Kernels& kernels,
+                    absl::Span<const ExpertBatch> batches, Bf16Rows rows, ExpertScratch& scratch);
+
+}  // namespace moebius

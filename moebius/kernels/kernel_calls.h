@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+/// Arguments of a tier's kernels: plain values, because a tier's source file may emit no code that
+/// others could link against. bf16 values are their bits (uint16_t).
+namespace moebius {
+
+/// Columns of a panel, K of a block, and the most rows of one kernel call.
+inline constexpr int kPanelColumns = 32;
+inline constexpr int kBlockDepth = 32;
+inline constexpr int kMaxKernelRows = 96;
+/// bf16 values of one panel's block: 16 rows of 32 pairs, 2 KiB.
+inline constexpr int kPanelBlockSize = kPanelColumns * kBlockDepth;
+
+/// What becomes of a finished sum.
+enum class Epilogue : int32_t {
+  kFloat,       // out fp32 = sum from +0
+  kAccumulate,  // out fp32 = sum from out's former value
+  kBf16,        // out bf16 = round(sum from +0 [+ bias])
+  kSwiGlu,  // columns c and c + 16 of a panel are gate g and up u: out bf16 = (g · sigmoid(g)) · u
+};
+
+/// Block sums of prepared rows with consecutive panels.
+struct BlockSumCall {
+  const void* prepared_rows = nullptr;  // made by the same tier's prepare_rows
+  int64_t num_rows = 0;                 // <= kMaxKernelRows
+  int64_t num_blocks = 0;               // ceil(K / 32)
+  const uint16_t* panels = nullptr;     // 64-byte aligned, num_blocks · kPanelBlockSize each
+  int64_t num_panels = 0;
+  /// Outputs to write: columns past it in the last panel are padding. For kSwiGlu a panel has 16.
+  int64_t num_columns = 0;
+  Epilogue epilogue = Epilogue::kFloat;
+  const float* bias = nullptr;  // [num_columns] or null; kBf16 and kFloat: added to the sum in fp32
+  void* out = nullptr;          // fp32 or bf16 [num_rows, num_columns]
+  int64_t out_stride = 0;       // elements from row to row
+};
+
+/// Block sums of rows widened to fp32 with consecutive panels of fp32 weights (the gate's).
+struct FloatBlockSumCall {
+  const float* widened_rows = nullptr;  // made by widen_rows
+  int64_t num_rows = 0;                 // <= kMaxKernelRows
+  int64_t num_blocks = 0;
+  const float* panels = nullptr;  // per block 32 rows (K) of 32 columns
+  int64_t num_panels = 0;
+  int64_t num_columns = 0;
+  float* out = nullptr;  // fp32 [num_rows, num_columns] = sum from +0
+  int64_t out_stride = 0;
+};
+
+/// Rows in the form that a kernel reads: blocks of 32 K, in each the rows, padded with +0 to 32.
+struct PrepareRowsCall {
+  const uint16_t* const* rows = nullptr;  // num_rows pointers to `depth` bf16 values
+  int64_t num_rows = 0;
+  int64_t depth = 0;         // K
+  void* prepared = nullptr;  // ceil(K / 32) · num_rows · prepared_block_bytes
+};
+
+}  // namespace moebius

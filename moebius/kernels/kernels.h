@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "moebius/kernels/kernel_calls.h"
+#include "moebius/kernels/tier.h"
+
+namespace moebius {
+
+/// How 32 consecutive K of a column lie in the 16 pairs of a panel's block.
+enum class PairOrder : uint8_t {
+  kAdjacent,     // pair p holds (2p, 2p + 1): one element of each chain
+  kWithinChain,  // pairs 2j, 2j + 1 hold (4j + 2, 4j), (4j + 3, 4j + 1): low half, high half
+};
+
+/// The kernels of one tier. All functions are thread-safe and must run in the executor's float
+/// environment (base/float_environment.h); they allocate nothing. Callers normally use
+/// block_gemm.h, expert_ffn.h and row_ops.h, which are written over this table.
+struct Kernels {
+  Tier tier = Tier::kPortable;
+  PairOrder pair_order = PairOrder::kAdjacent;
+  size_t prepared_block_bytes = 0;  // of one row and 32 K: 128 (fp32) or 64 (bf16)
+
+  void (*prepare_rows)(const PrepareRowsCall&) = nullptr;
+  void (*block_sum)(const BlockSumCall&) = nullptr;
+  /// Like prepare_rows, always to fp32 (128 bytes per row and block): for float_block_sum.
+  void (*widen_rows)(const PrepareRowsCall&) = nullptr;
+  void (*float_block_sum)(const FloatBlockSumCall&) = nullptr;
+  /// sum[i] = fma(scale, values[i], sum[i]), values bf16.
+  void (*accumulate_scaled)(float scale, const uint16_t* values, float* sum,
+                            int64_t size) = nullptr;
+
+  /// Calls of block_sum and float_block_sum so far in this process, counted inside the kernel: the
+  /// proof of what ran.
+  const uint64_t* executed = nullptr;
+  uint64_t Executed() const { return __atomic_load_n(executed, __ATOMIC_RELAXED); }
+};
+
+/// The kernels of a tier, or null where TierReports() says that this host cannot run it. The
+/// pointer lives as long as the process.
+const Kernels* FindKernels(Tier tier);
+
+/// The kernels of the best usable tier. A caller that lets users choose (flag, environment)
+/// resolves the choice with ParseTier and FindKernels.
+const Kernels& BestKernels();
+
+/// One line for logs and `doctor`: tier, pair order, usable tiers and why others are not.
+std::string KernelInfo(const Kernels& kernels);
+
+}  // namespace moebius

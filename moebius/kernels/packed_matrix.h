@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moebius/kernels/kernels.h"
+#include "moebius/tensor/buffer.h"
+#include "moebius/tensor/rows.h"
+
+namespace moebius {
+
+/// Where element (k, column) of a 32 × 32 block lies among its kPanelBlockSize values.
+/// 0 <= k < 32, 0 <= column < 32. The inverse of how every kernel reads a panel.
+constexpr int64_t PanelBlockOffset(PairOrder order, int64_t k, int64_t column) {
+  if (order == PairOrder::kAdjacent) return (k / 2 * kPanelColumns + column) * 2 + k % 2;
+  // Group of four: 4j → (pair 2j, high), 4j+1 → (2j+1, high), 4j+2 → (2j, low), 4j+3 → (2j+1, low).
+  const int64_t pair = k / 4 * 2 + k % 2;
+  return (pair * kPanelColumns + column) * 2 + (k % 4 < 2 ? 1 : 0);
+}
+
+/// Weights [num_outputs, depth] in bf16, packed once at load for one pair order: panels of 32
+/// outputs, each ceil(depth / 32) blocks of kPanelBlockSize values. Padding in both directions is
+/// +0. One contiguous allocation, 64-byte aligned (2 MiB with huge pages where that large).
+/// Immutable and thread-safe after construction; moves, never copies.
+class PackedMatrix {
+ public:
+  PackedMatrix() = default;
+
+  /// `weights` [N, K], one row per output as checkpoints store them.
+  static PackedMatrix Pack(Bf16Rows weights, PairOrder order);
+
+  /// gate and up [I, H] of one FFN: each panel holds 16 gate columns, then the same 16 of up, for
+  /// Epilogue::kSwiGlu. num_outputs() is I.
+  static PackedMatrix PackGateUp(Bf16Rows gate, Bf16Rows up, PairOrder order);
+
+  int64_t num_outputs() const { return num_outputs_; }
+  int64_t depth() const { return depth_; }
+  int64_t num_panels() const { return num_panels_; }
+  int64_t num_blocks() const { return num_blocks_; }
+  bool is_gate_up() const { return outputs_per_panel_ != kPanelColumns; }
+  int64_t outputs_per_panel() const { return outputs_per_panel_; }
+  PairOrder pair_order() const { return order_; }
+  const uint16_t* panel(int64_t index) const {
+    return static_cast<const uint16_t*>(buffer_.data()) + index * num_blocks_ * kPanelBlockSize;
+  }
+  /// Memory held, padding included.
+  size_t bytes() const { return buffer_.size_bytes(); }
+
+ private:
+  PackedMatrix(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel, PairOrder order);
+  // Writes one output's weights into column `column` of panel `panel_index`.
+  void FillColumn(int64_t panel_index, int64_t column, const Bf16* weights);
+
+  int64_t num_outputs_ = 0;
+  int64_t depth_ = 0;
+  int64_t outputs_per_panel_ = kPanelColumns;
+  int64_t num_panels_ = 0;
+  int64_t num_blocks_ = 0;
+  PairOrder order_ = PairOrder::kAdjacent;
+  Buffer buffer_;
+};
+
+}  // namespace moebius
