@@ -2,11 +2,10 @@
 #include "node/reference_attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "moebius/base/check.h"
-// MATH
+#include "moebius/kernels/math.h"
 
 namespace moebius {
 namespace {
@@ -124,7 +123,7 @@ void ScoreBlock(absl::Span<const float> query, FloatRows keys, float scale, floa
 double ExponentiateScores(absl::Span<float> scores, int64_t num_keys) {
   const absl::Span<float> visible = scores.subspan(0, static_cast<size_t>(num_keys));
   const float largest = *std::max_element(visible.begin(), visible.end());
-  for (float& score : visible) score = std::exp(score - largest);
+  for (float& score : visible) score = Exp(score - largest);
   double sum = 0;
   for (const float probability : visible) sum += probability;
   std::fill(scores.begin() + num_keys, scores.end(), 0.0f);
