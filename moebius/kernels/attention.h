@@ -5,13 +5,14 @@
 
 #include "absl/types/span.h"
 
+#include "moebius/kernels/kernels.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/tensor/buffer.h"
 #include "moebius/tensor/rows.h"
 
+/// The canonical sum of attention (docs/numerics.md), one key block at a time. Everything here runs
+/// on an executor thread and is thread-safe for disjoint outputs and scratches.
 namespace moebius {
-
-struct Kernels;
 
 /// Widths and constants of one attention head over one kind of keys.
 struct SpanShape {
@@ -28,52 +29,72 @@ struct SpanShape {
   int64_t value_block_elements() const { return key_block * padded_value_width(); }
 };
 
-/// The packed key blocks of one span, ascending; as many as hold visible keys. Every block is
-/// whole: keys beyond a session's last one are finite, values there are +0.
-struct SpanBlocks {
-  absl::Span<const Bf16* const> keys;    // each [key_block_elements]
-  absl::Span<const Bf16* const> values;  // each [value_block_elements]
-};
-
-/// (acc, m, l) of rows over one span; attention/merge.h says what they mean.
+/// States (m, l, acc) of rows over one span, natural-log units; attention/merge.h says what they
+/// mean. Memory of the caller.
 struct SpanStates {
-  MutableFloatRows acc;  // [num_rows, value_width], stride >= padded_value_width
+  MutableFloatRows acc;  // [num_rows, value_width]
   absl::Span<float> m;   // [num_rows]
   absl::Span<float> l;   // [num_rows]
+
+  SpanStates Slice(int64_t begin, int64_t end) const {
+    const size_t size = static_cast<size_t>(end - begin);
+    return {acc.Slice(begin, end), m.subspan(static_cast<size_t>(begin), size),
+            l.subspan(static_cast<size_t>(begin), size)};
+  }
+};
+
+/// Makes every state empty: m = −inf, l and acc +0.
+void ClearStates(SpanStates states);
+
+/// Most query rows of one tile.
+inline constexpr int64_t kMaxTileRows = 32;
+
+/// Up to kMaxTileRows queries in the form that a tier's kernel reads. Reusable; not thread-safe
+/// while Prepare runs.
+class QueryTile {
+ public:
+  /// `queries` [num_rows <= kMaxTileRows, key_width].
+  void Prepare(const Kernels& kernels, Bf16Rows queries);
+  int64_t num_rows() const { return num_rows_; }
+  const void* data() const { return prepared_.data(); }
+
+ private:
+  Array<uint8_t> prepared_;
+  int64_t num_rows_ = 0;
 };
 
 /// Memory that one thread reuses between calls.
-class SpanScratch {
- public:
-  void Reserve(int64_t num_rows, const SpanShape& shape);
+struct SpanScratch {
+  Array<float> scores;      // [kMaxTileRows, B]
+  Array<Bf16> weights;      // [kMaxTileRows, B]: P
+  Array<uint8_t> prepared;  // P as the kernel reads it
+  Array<float> products;    // [kMaxTileRows, padded_value_width]: P·V
+  float alphas[kMaxTileRows] = {};
 
-  Array<float> scores;    // [num_rows, B]
-  Array<Bf16> weights;    // [num_rows, B], P
-  Array<float> products;  // [num_rows, padded_value_width], P·V
-  Array<float> alphas;    // [num_rows]
+  void Reserve(const Kernels& kernels, const SpanShape& shape);
 };
 
-/// The canonical sum over one span, for any number of rows. `queries` [num_rows, key_width] with
-/// stride >= padded_key_width and +0 in between; row r sees the first num_visible[r] >= 0 keys of
-/// the span. From the empty state, for each block ascending in which a row sees keys:
-///   s_j = blocksum(q, k_j)·scale, hidden keys left out by selection;
+/// Takes one packed key block into the states of a tile's rows: row r sees the first num_visible[r]
+/// of the block's keys; 0 leaves its state untouched. For the others
+///   s_j = blocksum(q, k_j) · scale, hidden keys left out by selection;
 ///   M = max(m, max_j s_j);  α = Exp(m − M);  p_j = Exp(s_j − M), +0 where hidden;
-///   l = l·α + Σ p_j (SumOfWeights' order);
+///   l = l·α + Σ p_j, in 16 chains j mod 16, folded by halves;
 ///   acc = fma(acc, α, blocksum over the block's B keys of bf16(p_j)·v_j);  m = M.
-/// A row that sees nothing stays empty (−inf, 0, 0). The bits of a row's state are the same for
-/// every tier, number of rows and company. Thread-safe with a scratch for each thread.
-void ComputeSpanStates(const Kernels& kernels, const SpanShape& shape, Bf16Rows queries,
-                       absl::Span<const int32_t> num_visible, const SpanBlocks& blocks,
-                       SpanScratch& scratch, SpanStates states);
+/// A span's state is ClearStates, then its key blocks in ascending order. Its bits do not depend on
+/// the tier, the tile or the tile's company.
+/// `keys` [key_block_elements] and `values` [value_block_elements] are 64-byte aligned; hidden keys
+/// are finite, values of absent keys +0.
+void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
+                        absl::Span<const int32_t> num_visible, const Bf16* keys, const Bf16* values,
+                        SpanScratch& scratch, SpanStates states);
 
-/// Writes key `token` in [0, B) of a block: its `key_width` elements, +0 up to the padded width.
-void StoreKey(const Kernels& kernels, const SpanShape& shape, absl::Span<const Bf16> key,
-              int64_t token, Bf16* block);
-/// Writes value `token` in [0, B) of a block.
-void StoreValue(const Kernels& kernels, const SpanShape& shape, absl::Span<const Bf16> value,
-                int64_t token, Bf16* block);
-/// Packs the keys (values) of a whole block from rows; absent rows, num_rows < B, become +0.
-void PackKeyBlock(const Kernels& kernels, const SpanShape& shape, Bf16Rows keys, Bf16* block);
-void PackValueBlock(const Kernels& kernels, const SpanShape& shape, Bf16Rows values, Bf16* block);
+/// Writes key `token` in [0, B) of a block: `key` [key_width], +0 up to the padded width.
+void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t token, Bf16* block);
+/// Writes value `token` in [0, B) of a block, `value` [value_width]; null writes +0.
+void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
+                Bf16* block);
+/// Packs a whole block from rows [num_rows <= B, width]; absent rows become +0.
+void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block);
+void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block);
 
 }  // namespace moebius

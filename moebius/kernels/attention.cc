@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/kernels/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "moebius/base/check.h"
+#include "moebius/kernels/attention_calls.h"
+#include "moebius/kernels/packed_matrix.h"
+
+namespace moebius {
+namespace {
+
+const uint16_t* BitsOf(const Bf16* values) { return reinterpret_cast<const uint16_t*>(values); }
+
+size_t PreparedBytes(const Kernels& kernels, int64_t num_rows, int64_t depth) {
+  const int64_t num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
+  return static_cast<size_t>(num_blocks * num_rows) * kernels.prepared_block_bytes;
+}
+
+// The rows as the tier's block sum reads them.
+void PrepareRows(const Kernels& kernels, Bf16Rows rows, void* prepared) {
+  const uint16_t* pointers[kMaxTileRows];
+  for (int64_t r = 0; r < rows.num_rows; ++r) pointers[r] = BitsOf(rows.row(r));
+  kernels.prepare_rows(
+      {.rows = pointers, .num_rows = rows.num_rows, .depth = rows.width, .prepared = prepared});
+}
+
+// Where column `column` of a matrix with `depth` padded K begins among its packed panels, and the
+// elements from one block of 32 K to the next.
+struct PackedColumn {
+  PairOrder order;
+  Bf16* panel;
+  int64_t column;
+
+  PackedColumn(PairOrder order, Bf16* packed, int64_t padded_depth, int64_t column)
+      : order(order),
+        panel(packed + column / kPanelColumns * padded_depth * kPanelColumns),
+        column(column % kPanelColumns) {}
+  Bf16& operator[](int64_t k) const {
+    return panel[k / kBlockDepth * kPanelBlockSize +
+                 PanelBlockOffset(order, k % kBlockDepth, column)];
+  }
+};
+
+}  // namespace
+
+const AttentionKernels& AttentionKernelsOf(Tier tier) {
+  const AttentionKernels* found = nullptr;
+  switch (tier) {
+    case Tier::kPortable:
+      found = PortableAttentionKernels();
+      break;
+    case Tier::kAvx2:
+      found = Avx2AttentionKernels();
+      break;
+    case Tier::kAvx512:
+    case Tier::kAvx512Bf16:
+    case Tier::kAmx:
+      found = Avx512AttentionKernels();
+      break;
+  }
+  // A build without this instruction set has the same bits from plain code.
+  return found != nullptr ? *found : *PortableAttentionKernels();
+}
+
+void ClearStates(SpanStates states) {
+  std::fill(states.m.begin(), states.m.end(), -std::numeric_limits<float>::infinity());
+  std::fill(states.l.begin(), states.l.end(), 0.0f);
+  for (int64_t r = 0; r < states.acc.num_rows; ++r) {
+    std::fill_n(states.acc.row(r), states.acc.width, 0.0f);
+  }
+}
+
+void QueryTile::Prepare(const Kernels& kernels, Bf16Rows queries) {
+  MOEBIUS_CHECK_LE(queries.num_rows, kMaxTileRows);
+  num_rows_ = queries.num_rows;
+  prepared_.Resize(PreparedBytes(kernels, queries.num_rows, queries.width));
+  if (num_rows_ > 0) PrepareRows(kernels, queries, prepared_.data());
+}
+
+void SpanScratch::Reserve(const Kernels& kernels, const SpanShape& shape) {
+  scores.Resize(static_cast<size_t>(kMaxTileRows * shape.key_block));
+  weights.Resize(static_cast<size_t>(kMaxTileRows * shape.key_block));
+  prepared.Resize(PreparedBytes(kernels, kMaxTileRows, shape.key_block));
+  products.Resize(static_cast<size_t>(kMaxTileRows * shape.padded_value_width()));
+}
+
+void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
+                        absl::Span<const int32_t> num_visible, const Bf16* keys, const Bf16* values,
+                        SpanScratch& scratch, SpanStates states) {
+  const int64_t num_rows = queries.num_rows();
+  MOEBIUS_CHECK_EQ(static_cast<int64_t>(num_visible.size()), num_rows);
+  MOEBIUS_CHECK_EQ(states.acc.num_rows, num_rows);
+  MOEBIUS_CHECK_EQ(states.acc.width, shape.value_width);
+  const int64_t max_visible =
+      num_rows == 0 ? 0 : *std::max_element(num_visible.begin(), num_visible.end());
+  if (max_visible <= 0) return;
+  MOEBIUS_CHECK_LE(max_visible, shape.key_block);
+  scratch.Reserve(kernels, shape);
+
+  const int64_t num_panels = (max_visible + kPanelColumns - 1) / kPanelColumns;
+  kernels.block_sum({.prepared_rows = queries.data(),
+                     .num_rows = num_rows,
+                     .num_blocks = shape.padded_key_width() / kBlockDepth,
+                     .panels = BitsOf(keys),
+                     .num_panels = num_panels,
+                     .num_columns = num_panels * kPanelColumns,
+                     .epilogue = Epilogue::kFloat,
+                     .out = scratch.scores.data(),
+                     .out_stride = shape.key_block});
+
+  const AttentionKernels& rows = AttentionKernelsOf(kernels.tier);
+  rows.weigh_block({.scores = scratch.scores.data(),
+                    .num_rows = num_rows,
+                    .key_block = shape.key_block,
+                    .scale = shape.scale,
+                    .num_visible = num_visible.data(),
+                    .m = states.m.data(),
+                    .l = states.l.data(),
+                    .alphas = scratch.alphas,
+                    .weights = reinterpret_cast<uint16_t*>(scratch.weights.data())});
+
+  PrepareRows(kernels, Bf16Rows(scratch.weights.data(), num_rows, shape.key_block),
+              scratch.prepared.data());
+  kernels.block_sum({.prepared_rows = scratch.prepared.data(),
+                     .num_rows = num_rows,
+                     .num_blocks = shape.key_block / kBlockDepth,
+                     .panels = BitsOf(values),
+                     .num_panels = shape.padded_value_width() / kPanelColumns,
+                     .num_columns = shape.padded_value_width(),
+                     .epilogue = Epilogue::kFloat,
+                     .out = scratch.products.data(),
+                     .out_stride = shape.padded_value_width()});
+
+  rows.rescale({.products = scratch.products.data(),
+                .products_stride = shape.padded_value_width(),
+                .num_rows = num_rows,
+                .width = shape.value_width,
+                .num_visible = num_visible.data(),
+                .alphas = scratch.alphas,
+                .acc = states.acc.data,
+                .acc_stride = states.acc.stride});
+}
+
+void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t token,
+              Bf16* block) {
+  const PackedColumn column(order, block, shape.padded_key_width(), token);
+  for (int64_t k = 0; k < shape.key_width; ++k) column[k] = key[k];
+  for (int64_t k = shape.key_width; k < shape.padded_key_width(); ++k) column[k] = Bf16{};
+}
+
+void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
+                Bf16* block) {
+  const int64_t depth_offset = token / kBlockDepth * kPanelBlockSize;
+  const int64_t panel_size = shape.key_block * kPanelColumns;
+  for (int64_t begin = 0; begin < shape.padded_value_width(); begin += kPanelColumns) {
+    Bf16* panel_block = block + begin / kPanelColumns * panel_size + depth_offset +
+                        PanelBlockOffset(order, token % kBlockDepth, 0);
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      const bool present = value != nullptr && begin + c < shape.value_width;
+      panel_block[2 * c] = present ? value[begin + c] : Bf16{};
+    }
+  }
+}
+
+void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
+  MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
+  if (keys.num_rows < shape.key_block || shape.key_width % kBlockDepth != 0) {
+    std::memset(block, 0, static_cast<size_t>(shape.key_block_elements()) * sizeof(Bf16));
+  }
+  // Token by token inside a panel, so that the panel's 2 KiB blocks stay in L1.
+  for (int64_t t = 0; t < keys.num_rows; ++t) {
+    const PackedColumn column(order, block, shape.padded_key_width(), t);
+    const Bf16* key = keys.row(t);
+    for (int64_t k = 0; k < shape.key_width; ++k) column[k] = key[k];
+  }
+}
+
+void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block) {
+  MOEBIUS_CHECK(values.num_rows <= shape.key_block && values.width == shape.value_width);
+  for (int64_t t = 0; t < shape.key_block; ++t) {
+    StoreValue(order, shape, t < values.num_rows ? values.row(t) : nullptr, t, block);
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/kernels/attention_calls.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "moebius/kernels/cpu/attention_rows.h"
+#include "moebius/kernels/cpu/vector_avx512.h"
+
+namespace moebius {
+
+const AttentionKernels* Avx512AttentionKernels() { return &kAttentionKernels<Avx512Vector>; }
+
+}  // namespace moebius
+#else
+namespace moebius {
+
+const AttentionKernels* Avx512AttentionKernels() { return nullptr; }
+
+}  // namespace moebius
+#endif
