@@ -15,6 +15,7 @@
 #include "moebius/base/check.h"
 #include "moebius/base/status.h"
 #include "moebius/model/safetensors.h"
+#include "moebius/model/safetensors_writer.h"
 
 namespace moebius {
 namespace {
