@@ -15,12 +15,12 @@
 namespace moebius {
 
 /// The packed weights of one feed-forward expert (or slice): y = down · bf16(silu(gate·x) · up·x).
-struct ExpertWeights {
+struct PackedExpert {
   PackedMatrix gate_up;  // PackGateUp of gate, up [I, H]
   PackedMatrix down;     // Pack of down [H, I]
 
   /// gate, up [I, H], down [H, I], bf16.
-  static ExpertWeights Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order);
+  static PackedExpert Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order);
 
   int64_t hidden_size() const { return gate_up.depth(); }
   int64_t intermediate_size() const { return gate_up.num_outputs(); }
@@ -29,7 +29,7 @@ struct ExpertWeights {
 
 /// The rows that one expert answers for.
 struct ExpertBatch {
-  const ExpertWeights* weights = nullptr;
+  const PackedExpert* weights = nullptr;
   /// Indices into the call's input rows; a row may appear under many experts.
   absl::Span<const int32_t> row_indices;
   /// [row_indices.size(), H]: y_e rounded to bf16, in the order of row_indices.
