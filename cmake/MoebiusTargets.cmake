@@ -5,6 +5,13 @@
 add_custom_target(programs)
 add_custom_target(benches)
 
+# Sanitized trees build what their tests need, and no more.
+function(moebius_only_on_demand name)
+  if(MOEBIUS_SANITIZE AND MOEBIUS_TEST_LABELS)
+    set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+  endif()
+endfunction()
+
 # moebius_library(name SOURCES a.cc … HEADERS a.h … [DEPS target …])
 # Every header is also compiled alone, which proves that it includes what it needs.
 function(moebius_library name)
@@ -25,6 +32,7 @@ function(moebius_library name)
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}")
   target_link_libraries(${name} PUBLIC ${ARG_DEPS})
   target_compile_options(${name} PRIVATE ${MOEBIUS_SANITIZE_FLAGS})
+  moebius_only_on_demand(${name})
   if(header_units AND MOEBIUS_BUILD_TESTS AND NOT MOEBIUS_SANITIZE)
     add_library(${name}_self_contained OBJECT ${header_units})
     target_include_directories(${name}_self_contained PRIVATE "${CMAKE_SOURCE_DIR}")
@@ -43,7 +51,10 @@ function(moebius_binary name)
   if(ARG_OUTPUT)
     set_target_properties(${name} PROPERTIES
       OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${MOEBIUS_PROGRAM_DIR}")
-    install(TARGETS ${name} RUNTIME DESTINATION bin)
+    moebius_only_on_demand(${name})
+    if(NOT MOEBIUS_SANITIZE)
+      install(TARGETS ${name} RUNTIME DESTINATION bin)
+    endif()
     add_dependencies(programs ${name})
   endif()
 endfunction()

@@ -55,11 +55,11 @@ ROOMS = {
     "moebius/transport": Room(("moebius/base", "moebius/telemetry", "moebius/tensor"),
                               inside={"grpc": GRPC + PROTOBUF + OPENSSL, "nccl": NCCL + CUDA}),
     "moebius/wire": Room(("moebius/base", "moebius/tensor", "moebius/placement", "moebius/routing",
-                          "moebius/attention", "moebius/transport/frame"), PROTOBUF + GRPC),
+                          "moebius/attention", "moebius/transport/frame"), PROTOBUF),
     "moebius/client": Room(("moebius/base", "moebius/wire"), GRPC + PROTOBUF),
-    "router_service": Room(MOEBIUS, GRPC + PROTOBUF + JSON),
-    "expert_service": Room(MOEBIUS, GRPC + PROTOBUF + JSON),
-    "attention_service": Room(MOEBIUS, GRPC + PROTOBUF + JSON),
+    "router_service": Room(MOEBIUS, GRPC + JSON),
+    "expert_service": Room(MOEBIUS, GRPC + JSON),
+    "attention_service": Room(MOEBIUS, GRPC + JSON),
     "node": Room(MOEBIUS + SERVICES, GRPC + PROTOBUF + OPENSSL + JSON),
     "cli": Room(MOEBIUS + SERVICES + ("node",), CLI11 + JSON + GRPC + PROTOBUF),
     "bench": Room(MOEBIUS + SERVICES + ("node", "cli"),
@@ -68,8 +68,9 @@ ROOMS = {
     "tools": Room(MOEBIUS + SERVICES + ("node",), JSON + CLI11),
     "clients": Room(MOEBIUS, GRPC + PROTOBUF),
 }
-# A thin main reads its flags.
+# Of a service's files, the thin main reads flags, and only those named *rpc* know wire types.
 MAIN_GUESTS = CLI11
+RPC_GUESTS = PROTOBUF
 
 SOURCE = (".h", ".cc", ".cu", ".cuh")
 LICENSED = SOURCE + (".py", ".sh", ".cmake", ".proto", ".yaml", ".yml")
@@ -103,6 +104,8 @@ def allowed_guests(path, name):
     guests += room.inside.get(folder, ())
     if name in SERVICES and os.path.basename(path) in ("main.cc", "config.cc"):
         guests += MAIN_GUESTS
+    if name in SERVICES and "rpc" in os.path.basename(path):
+        guests += RPC_GUESTS
     return guests
 
 

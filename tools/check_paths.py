@@ -34,9 +34,16 @@ def check_text(path, text):
 
 
 def project_files(root):
+    """Files that belong to the project: what git would keep, or all but build without git."""
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root,
-                            check=True, capture_output=True).stdout
-    return sorted(path for path in listed.decode().split("\0") if path)
+                            check=False, capture_output=True)
+    if listed.returncode == 0:
+        return sorted(path for path in listed.stdout.decode().split("\0") if path)
+    paths = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [f for f in folders if f not in (".git", "build", "__pycache__")]
+        paths += [os.path.relpath(os.path.join(folder, name), root) for name in names]
+    return sorted(paths)
 
 
 def check_tree(root):

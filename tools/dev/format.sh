@@ -54,6 +54,8 @@ run_lint() {
     return
   fi
   [[ -f build/clang/compile_commands.json ]] || configure_tree clang
+  local jobs
+  jobs=$(nproc)
   printf '%s\n' "${files[@]}" |
-    xargs -P "$(nproc)" -n 1 clang-tidy-16 --quiet -p build/clang --warnings-as-errors='*'
+    xargs -P "$jobs" -n 1 clang-tidy-16 --quiet -p build/clang --warnings-as-errors='*'
 }
