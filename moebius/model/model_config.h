@@ -6,34 +6,18 @@
 #include <string>
 #include <vector>
 
+#include "moebius/base/gate_config.h"
+
 namespace moebius {
 
 /// The architectures that this build can run, one file each in families/.
 enum class Family { kDeepseekV3, kKimiK2, kGlm4Moe, kQwen3Moe, kOlmoe, kMixtral };
-
-/// How gate logits become scores (docs/model_format.md has the table by family).
-enum class ScoreFunction { kSigmoid, kSoftmax };
-
-/// What stands in for the selection scores outside the kept groups.
-enum class GroupFill { kNegativeInfinity, kZero };
 
 /// Which elements of a head RoPE rotates together: (2i, 2i+1), or (i, i + dim/2).
 enum class RopePairing { kInterleaved, kHalves };
 
 /// Where q and k are normalised after projection.
 enum class QkNorm { kNone, kPerHead, kWholeProjection };
-
-/// Gate to assignments of one MoE layer; the same for every MoE layer of a model.
-struct GateConfig {
-  int32_t num_experts = 0;  // E, routed experts, <= 1024
-  int32_t top_k = 0;        // k <= num_experts / num_groups * num_kept_groups, <= 16
-  int32_t num_groups = 1;   // G, divides num_experts
-  int32_t num_kept_groups = 1;
-  ScoreFunction score_function = ScoreFunction::kSoftmax;
-  bool has_correction_bias = false;  // fp32, for the choice only
-  bool normalize_weights = false;    // divide by the sum of the chosen (+ 1e-20 for sigmoid)
-  float routed_scaling_factor = 1.0f;
-};
 
 /// YaRN's stretch of the rotary frequencies (Peng et al., "YaRN", 2023).
 struct YarnConfig {
