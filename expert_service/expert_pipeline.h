@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+#include "moebius/base/executor.h"
+#include "moebius/base/strong_id.h"
+#include "moebius/kernels/expert_ffn.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/model/checkpoint.h"
+#include "moebius/placement/placement.h"
+#include "moebius/routing/dispatch.h"
+#include "moebius/tensor/buffer.h"
+#include "moebius/tensor/rows.h"
+
+namespace moebius {
+
+/// The feed-forward weights that one expert service holds, and their forward pass.
+///
+/// Invariants: 1. weights never change after Load; 2. a reply row's bits depend on its row, its
+/// experts and their weights only, never on the other rows or on what else is held.
+///
+/// Not thread-safe: one Forward at a time (it owns the scratch). Borrows kernels and executor.
+class ExpertPipeline {
+ public:
+  /// After each expert: bytes packed so far, and in all. On the caller's thread.
+  using OnLoaded = std::function<void(int64_t loaded_bytes, int64_t total_bytes)>;
+
+  /// Reads and packs exactly `held` (Placement::HeldBy); duplicates count once. INVALID_ARGUMENT
+  /// for an id that the model lacks; else what the checkpoint says.
+  static absl::StatusOr<std::unique_ptr<ExpertPipeline>> Load(const Checkpoint& checkpoint,
+                                                              absl::Span<const HeldExpert> held,
+                                                              const Kernels& kernels,
+                                                              Executor& executor,
+                                                              const OnLoaded& on_loaded = nullptr);
+
+  /// Packed bytes that `held` takes, before anything is loaded.
+  static int64_t PackedBytes(const Checkpoint& checkpoint, absl::Span<const HeldExpert> held);
+
+  /// Fills the reply rows that `dispatch` asks for (its derived part filled).
+  /// `rows` bf16 [any, H]: row_ids index it. `replies` bf16 [dispatch.num_reply_rows, H].
+  /// On an executor thread. FAILED_PRECONDITION "NOT_HELD: …" names the experts that are asked for
+  /// and not held, with no reply written; INVALID_ARGUMENT for shapes that do not fit. Zero rows
+  /// are ordinary. Allocates only while its scratch grows.
+  absl::Status Forward(LayerId layer, const ServiceDispatch& dispatch, Bf16Rows rows,
+                       MutableBf16Rows replies);
+
+  bool Holds(LayerId layer, ExpertId id) const;
+  int64_t num_held() const { return num_held_; }
+  int64_t weight_bytes() const { return weight_bytes_; }
+  int64_t hidden_size() const { return hidden_size_; }
+
+ private:
+  ExpertPipeline(const Kernels& kernels, Executor& executor, int64_t hidden_size);
+  const PackedExpert* Find(LayerId layer, ExpertId id) const;
+  absl::Status CheckHeld(LayerId layer, const ServiceDispatch& dispatch) const;
+  void WriteReplies(const ServiceDispatch& dispatch, MutableBf16Rows replies);
+
+  const Kernels& kernels_;
+  Executor& executor_;
+  int64_t hidden_size_ = 0;
+  int64_t weight_bytes_ = 0;
+  std::vector<std::vector<std::unique_ptr<const PackedExpert>>> layers_;  // [layer][id]
+  int64_t num_held_ = 0;
+  // Reused by Forward.
+  ExpertScratch scratch_;
+  std::vector<ExpertBatch> batches_;
+  RowBatch<Bf16> outputs_;  // y_e of every assignment, in the order of expert_rows
+};
+
+}  // namespace moebius
