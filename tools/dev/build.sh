@@ -4,10 +4,18 @@
 
 num_cores() { nproc; }
 
-# configure_tree PRESET: into build/PRESET.
+# configure_tree PRESET: into build/PRESET, without tests and benchmarks where their packages are
+# missing.
 configure_tree() {
   local preset=$1 log=build/logs/$1-configure.log
-  if ! cmake --preset "$preset" >"$log" 2>&1; then
+  local -a switches=()
+  [[ -z $(missing_packages test) ]] || switches+=(-D MOEBIUS_BUILD_TESTS=OFF)
+  [[ -z $(missing_packages bench) ]] || switches+=(-D MOEBIUS_BUILD_BENCH=OFF)
+  # Presets set these for some trees; else they are on.
+  case $preset in
+    release) switches=(-D MOEBIUS_BUILD_TESTS=ON -D MOEBIUS_BUILD_BENCH=ON "${switches[@]}") ;;
+  esac
+  if ! cmake --preset "$preset" "${switches[@]}" >"$log" 2>&1; then
     fail_step "$log" "The tree build/$preset could not be configured. The log above names the cause; a
 changed package or compiler is cured by ./dev clean."
   fi
@@ -37,7 +45,7 @@ run_build() {
   step_count=2
   install_packages build
   build_tree release "the programs" programs
-  printf 'In build/bin: %s\n' "$(find build/bin -maxdepth 1 -type f -printf '%f ' | sed 's/ $//')"
+  printf 'In build/bin: %s\n' "$(find build/bin -maxdepth 1 -type f -printf '%f ' 2>/dev/null)"
 }
 
 run_bench() {

@@ -39,14 +39,13 @@ list_packages() {
   done <"$root/tools/packages.txt"
 }
 
-# run_apt LOG ARGUMENTS…: apt-get as root or through sudo, its progress on descriptor 3.
+# run_apt ARGUMENTS…: apt-get as root or through sudo, its messages and status lines on standard
+# output (sudo passes no other descriptor on).
 run_apt() {
-  local log=$1
-  shift
   local -a as_root=()
-  if ((EUID != 0)); then as_root=(sudo --preserve-env=DEBIAN_FRONTEND); fi
-  DEBIAN_FRONTEND=noninteractive "${as_root[@]}" apt-get -y -o DPkg::Lock::Timeout=300 "$@" \
-    >>"$log" 2>&1 </dev/null
+  if ((EUID != 0)); then as_root=(sudo); fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -y \
+    -o APT::Status-Fd=1 -o DPkg::Lock::Timeout=300 "$@" 2>&1 </dev/null
 }
 
 # install_packages GROUP…: the step "packages".
@@ -66,28 +65,42 @@ install_packages() {
     fail_step "$log" "These packages are missing: ${missing[*]}
 Run ./dev as root, or install them as root with: apt-get install --no-install-recommends ${missing[*]}"
   fi
-  if ! run_apt "$log" update; then
+  if ! run_apt update | follow_apt "$log" 0; then
     fail_step "$log" "The package lists could not be read. Is there a network, and is /etc/apt set up?"
   fi
-  # Two hundred points: a hundred for the downloads, a hundred for unpacking and setting up.
-  # shellcheck disable=SC2094
-  if ! run_apt "$log" -o APT::Status-Fd=3 install --no-install-recommends "${missing[@]}" \
-    3> >(follow_apt); then
+  if ! run_apt install --no-install-recommends "${missing[@]}" | follow_apt "$log" 10; then
     fail_step "$log" "apt-get could not install: ${missing[*]}
 Repair what the log names (often: apt-get -f install), then run this again."
   fi
   end_step "$(sed -n 's/^Need to get \([0-9.,]* [kM]B\).*/\1/p' "$log" | tail -n 1)"
 }
 
-# Shows apt-get's status lines, "dlstatus:N:PERCENT:…" then "pmstatus:PACKAGE:PERCENT:…".
+# follow_apt LOG BEGIN: shows status lines, "dlstatus:N:PERCENT:…" and "pmstatus:PACKAGE:PERCENT:…",
+# and copies all others to LOG. Of 100 points the lists get 10, downloads 40, installation 50.
 follow_apt() {
-  local kind percent rest
+  local log=$1 begin=$2 points=0 what="reading lists" line fields percent state
   last_line=$SECONDS
-  while IFS=: read -r kind rest percent _; do
-    percent=${percent%%.*}
-    case $kind in
-      dlstatus) show_progress "${percent:-0}" 200 "downloading" ;;
-      pmstatus) show_progress $((100 + ${percent:-0})) 200 "installing" ;;
-    esac
+  while true; do
+    state=0
+    IFS= read -r -t 1 line || state=$?
+    if ((state == 0)); then
+      IFS=: read -r -a fields <<<"$line"
+      percent=${fields[2]:-0}
+      percent=${percent%%.*}
+      case $line in
+        dlstatus:*)
+          if ((begin > 0)); then
+            points=$((begin + percent * 4 / 10)) what=downloading
+          else
+            points=$((percent / 10))
+          fi
+          ;;
+        pmstatus:*) points=$((50 + percent / 2)) what=installing ;;
+        *) printf '%s\n' "$line" >>"$log" ;;
+      esac
+    elif ((state <= 128)); then
+      break
+    fi
+    show_progress "$points" 100 "$what"
   done
 }
