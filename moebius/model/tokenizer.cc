@@ -77,6 +77,11 @@ class ByteTokenizer final : public Tokenizer {
     return ids;
   }
 
+  std::string TokenBytes(int64_t token_id) const override {
+    if (token_id < 0 || token_id > 255) return "";
+    return std::string(1, static_cast<char>(token_id));
+  }
+
   std::unique_ptr<StreamingDecoder> MakeDecoder() const override {
     return std::make_unique<ByteDecoder>();
   }

@@ -36,6 +36,9 @@ class Tokenizer {
   /// The ids of `text` without a beginning-of-text id. Never fails for any bytes.
   virtual std::vector<int64_t> Encode(absl::string_view text) const = 0;
   virtual std::unique_ptr<StreamingDecoder> MakeDecoder() const = 0;
+  /// The bytes that one token adds to the text, perhaps a part of a character; none for a special
+  /// token.
+  virtual std::string TokenBytes(int64_t token_id) const = 0;
   /// What one token looks like in tables: printable, escaped ("\\n", "\\xC3", "⟨bos⟩"), never
   /// empty.
   virtual std::string Describe(int64_t token_id) const = 0;
