@@ -2,7 +2,6 @@
 #include "moebius/kernels/attention.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "moebius/base/check.h"
@@ -168,7 +167,7 @@ void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int6
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
   MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
   if (keys.num_rows < shape.key_block || shape.key_width % kBlockDepth != 0) {
-    std::memset(block, 0, static_cast<size_t>(shape.key_block_elements()) * sizeof(Bf16));
+    std::fill_n(block, shape.key_block_elements(), Bf16{});
   }
   // Token by token inside a panel, so that the panel's 2 KiB blocks stay in L1.
   for (int64_t t = 0; t < keys.num_rows; ++t) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 
@@ -45,7 +46,8 @@ class ExpertScratch {
  private:
   friend void ForwardExperts(Executor&, const Kernels&, absl::Span<const ExpertBatch>, Bf16Rows,
                              ExpertScratch&);
-  Array<Bf16> products_;  // the SwiGLU products of all batches
+  Array<Bf16> products_;                // the SwiGLU products of all batches
+  std::vector<int64_t> product_begin_;  // by batch, into products_
 };
 
 /// Runs every batch: phase 1 tasks are ranges of gate-up panels with SwiGLU in registers, one

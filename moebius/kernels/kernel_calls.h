@@ -57,4 +57,18 @@ struct PrepareRowsCall {
   void* prepared = nullptr;  // ceil(K / 32) · num_rows · prepared_block_bytes
 };
 
+/// The functions of one tier's source file. Thread-safe; they allocate nothing.
+struct TierKernels {
+  void (*prepare_rows)(const PrepareRowsCall&) = nullptr;
+  void (*block_sum)(const BlockSumCall&) = nullptr;
+  /// Like prepare_rows, always to fp32 (128 bytes per row and block): for float_block_sum.
+  void (*widen_rows)(const PrepareRowsCall&) = nullptr;
+  void (*float_block_sum)(const FloatBlockSumCall&) = nullptr;
+  /// sum[i] = fma(scale, values[i], sum[i]), values bf16.
+  void (*accumulate_scaled)(float scale, const uint16_t* values, float* sum,
+                            int64_t size) = nullptr;
+  /// Calls of block_sum and float_block_sum so far in this process, counted inside the kernel.
+  const uint64_t* executed = nullptr;
+};
+
 }  // namespace moebius

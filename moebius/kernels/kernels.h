@@ -19,23 +19,12 @@ enum class PairOrder : uint8_t {
 /// The kernels of one tier. All functions are thread-safe and must run in the executor's float
 /// environment (base/float_environment.h); they allocate nothing. Callers normally use
 /// block_gemm.h, expert_ffn.h and row_ops.h, which are written over this table.
-struct Kernels {
+struct Kernels : TierKernels {
   Tier tier = Tier::kPortable;
   PairOrder pair_order = PairOrder::kAdjacent;
   size_t prepared_block_bytes = 0;  // of one row and 32 K: 128 (fp32) or 64 (bf16)
 
-  void (*prepare_rows)(const PrepareRowsCall&) = nullptr;
-  void (*block_sum)(const BlockSumCall&) = nullptr;
-  /// Like prepare_rows, always to fp32 (128 bytes per row and block): for float_block_sum.
-  void (*widen_rows)(const PrepareRowsCall&) = nullptr;
-  void (*float_block_sum)(const FloatBlockSumCall&) = nullptr;
-  /// sum[i] = fma(scale, values[i], sum[i]), values bf16.
-  void (*accumulate_scaled)(float scale, const uint16_t* values, float* sum,
-                            int64_t size) = nullptr;
-
-  /// Calls of block_sum and float_block_sum so far in this process, counted inside the kernel: the
-  /// proof of what ran.
-  const uint64_t* executed = nullptr;
+  /// Calls of the block sums so far in this process: the proof of what ran.
   uint64_t Executed() const { return __atomic_load_n(executed, __ATOMIC_RELAXED); }
 };
 

@@ -49,8 +49,8 @@ class PackedMatrix {
 
  private:
   PackedMatrix(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel, PairOrder order);
-  // Writes one output's weights into column `column` of panel `panel_index`.
-  void FillColumn(int64_t panel_index, int64_t column, const Bf16* weights);
+  // Writes output i of each panel into its column first_column + i.
+  void FillColumns(Bf16Rows weights, int64_t first_column);
 
   int64_t num_outputs_ = 0;
   int64_t depth_ = 0;

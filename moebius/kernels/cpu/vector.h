@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/kernels/inline.h"
+
+/// Vectors of fp32 for the tiers' source files, over the compiler's vector types: one text for all
+/// widths, so that a width which this machine lacks is tested through those that it has. A tier
+/// adds its fused multiply-adds and the loads and stores that change the width of a lane
+/// (`vector_avx2.h` …).
+///
+/// Everything is in an unnamed namespace: each tier's file has its own copy, compiled for its own
+/// instruction set, and none that the linker could hand to other files.
+namespace moebius {
+namespace {
+
+template <int lanes>
+struct VectorOf {
+  static constexpr int kLanes = lanes;
+  typedef float Float __attribute__((vector_size(lanes * 4)));
+  typedef int32_t Int __attribute__((vector_size(lanes * 4)));
+  typedef uint32_t Bits __attribute__((vector_size(lanes * 4)));
+  typedef float UnalignedFloat __attribute__((vector_size(lanes * 4), aligned(4), may_alias));
+  typedef uint32_t UnalignedBits __attribute__((vector_size(lanes * 4), aligned(2), may_alias));
+
+  MOEBIUS_ALWAYS_INLINE static Float Load(const float* p) {
+    return *reinterpret_cast<const UnalignedFloat*>(p);
+  }
+  MOEBIUS_ALWAYS_INLINE static void Store(float* p, Float v) {
+    *reinterpret_cast<UnalignedFloat*>(p) = v;
+  }
+  MOEBIUS_ALWAYS_INLINE static Float Zero() { return Float{}; }
+  MOEBIUS_ALWAYS_INLINE static Float AsFloat(Bits v) { return reinterpret_cast<Float>(v); }
+  MOEBIUS_ALWAYS_INLINE static Bits AsBits(Float v) { return reinterpret_cast<Bits>(v); }
+  MOEBIUS_ALWAYS_INLINE static Bits BroadcastBits(uint32_t x) { return Bits{} + x; }
+  MOEBIUS_ALWAYS_INLINE static Float Broadcast(float x) {
+    return AsFloat(BroadcastBits(__builtin_bit_cast(uint32_t, x)));
+  }
+  /// Lanes of a where the mask is all ones, of b where it is zero.
+  MOEBIUS_ALWAYS_INLINE static Float Select(Int mask, Float a, Float b) {
+    const Bits m = reinterpret_cast<Bits>(mask);
+    return AsFloat((AsBits(a) & m) | (AsBits(b) & ~m));
+  }
+
+  /// The bf16 bits of each lane, rounded to nearest even; NaN stays a quiet NaN (as ToBf16 of
+  /// tensor/bf16.h). A tier's StoreBf16 narrows them.
+  MOEBIUS_ALWAYS_INLINE static Bits RoundToBf16(Float v) {
+    const Bits bits = AsBits(v);
+    const Bits rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    const Bits quiet = (bits >> 16) | 0x40;
+    const Bits is_nan = reinterpret_cast<Bits>(v != v);
+    return (quiet & is_nan) | (rounded & ~is_nan);
+  }
+
+  /// Of `lanes` consecutive bf16 pairs: the first, the second of each, widened.
+  MOEBIUS_ALWAYS_INLINE static Bits LoadPairs(const uint16_t* p) {
+    return *reinterpret_cast<const UnalignedBits*>(p);
+  }
+  MOEBIUS_ALWAYS_INLINE static Float FirstOfPairs(Bits pairs) { return AsFloat(pairs << 16); }
+  MOEBIUS_ALWAYS_INLINE static Float SecondOfPairs(Bits pairs) {
+    return AsFloat(pairs & 0xFFFF0000u);
+  }
+};
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <immintrin.h>
+
+#include "moebius/kernels/cpu/vector.h"
+
+namespace moebius {
+namespace {
+
+/// AVX-512: sixteen lanes.
+struct Avx512Vector : VectorOf<16> {
+  /// `kLanes` bf16 values, widened exactly.
+  MOEBIUS_ALWAYS_INLINE static Float LoadBf16(const uint16_t* p) {
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return reinterpret_cast<Float>(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+  }
+  /// Rounded to nearest even.
+  MOEBIUS_ALWAYS_INLINE static void StoreBf16(uint16_t* p, Float v) {
+    const __m512i bits = reinterpret_cast<__m512i>(RoundToBf16(v));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bits));
+  }
+
+  MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAdd(Float a, Float b, Float c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
+  MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAddBf16(Float a, Float b, Float c) {
+    return _mm512_fmadd_ps(a, b, c);
+  }
+};
+
+}  // namespace
+}  // namespace moebius

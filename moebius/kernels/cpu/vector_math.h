@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "moebius/kernels/cpu/vector.h"
+#include "moebius/kernels/math_inline.h"
+
+/// math.h's functions lane by lane: the same operations in the same order, so the same bits.
+namespace moebius {
+namespace {
+
+template <class V>
+MOEBIUS_ALWAYS_INLINE typename V::Float VectorHorner6(const float (&c)[7], typename V::Float r) {
+  typename V::Float p = V::Broadcast(c[6]);
+  p = p * r + V::Broadcast(c[5]);
+  p = p * r + V::Broadcast(c[4]);
+  p = p * r + V::Broadcast(c[3]);
+  p = p * r + V::Broadcast(c[2]);
+  p = p * r + V::Broadcast(c[1]);
+  return p * r + V::Broadcast(c[0]);
+}
+
+/// 2^x; see Exp2.
+template <class V>
+MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp2(typename V::Float x) {
+  using namespace math_internal;
+  using Bits = typename V::Bits;
+  const typename V::Float shift = V::Broadcast(kRoundingShift);
+  const typename V::Float shifted = x + shift;
+  const typename V::Float r = x - (shifted - shift);
+  const Bits n = V::AsBits(shifted) - V::AsBits(shift);
+  const typename V::Float inside =
+      V::AsFloat(V::AsBits(VectorHorner6<V>(kExp2Coefficients, r)) + (n << 23));
+  const typename V::Float above =
+      V::Select(x >= V::Broadcast(128.0f), V::Broadcast(__builtin_inff()), inside);
+  const typename V::Float below = V::Select(x != x, x + x, V::Zero());
+  return V::Select(x >= V::Broadcast(-126.0f), above, below);
+}
+
+/// e^x; see Exp.
+template <class V>
+MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp(typename V::Float x) {
+  using namespace math_internal;
+  using Bits = typename V::Bits;
+  using Int = typename V::Int;
+  const typename V::Float shift = V::Broadcast(kRoundingShift);
+  const typename V::Float shifted = x * V::Broadcast(kLog2OfE) + shift;
+  const typename V::Float whole = shifted - shift;
+  const typename V::Float r = (x - whole * V::Broadcast(kLn2High)) - whole * V::Broadcast(kLn2Low);
+  const Bits n = V::AsBits(shifted) - V::AsBits(shift);
+  const Bits half = reinterpret_cast<Bits>(reinterpret_cast<Int>(n) >> 1);
+  const typename V::Float low_scale = V::AsFloat((half + 127) << 23);
+  const typename V::Float high_scale = V::AsFloat((n - half + 127) << 23);
+  const typename V::Float inside = VectorHorner6<V>(kExpCoefficients, r) * low_scale * high_scale;
+  const typename V::Float above =
+      V::Select(x > V::Broadcast(kExpMax), V::Broadcast(__builtin_inff()), inside);
+  const typename V::Float below = V::Select(x != x, x + x, V::Zero());
+  return V::Select(x >= V::Broadcast(kExpMin), above, below);
+}
+
+/// 1 / (1 + e^-x); see Sigmoid.
+template <class V>
+MOEBIUS_ALWAYS_INLINE typename V::Float VectorSigmoid(typename V::Float x) {
+  const typename V::Float one = V::Broadcast(1.0f);
+  const typename V::Float negated = V::AsFloat(V::AsBits(x) ^ 0x80000000u);
+  return one / (one + VectorExp<V>(negated));
+}
+
+}  // namespace
+}  // namespace moebius

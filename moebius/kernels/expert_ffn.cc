@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/kernels/expert_ffn.h"
+
+#include <algorithm>
+
+#include "moebius/base/check.h"
+#include "moebius/kernels/block_gemm.h"
+#include "moebius/kernels/row_panels.h"
+
+namespace moebius {
+namespace {
+
+// Tasks are at least this many multiply-adds, and about this many per thread exist.
+constexpr int64_t kMinTaskWork = int64_t{1} << 18;
+constexpr int64_t kTasksPerThread = 8;
+
+// One phase of one batch: rows [row_begin, row_end) of the batch with some panels.
+struct Task {
+  int32_t batch_index = 0;
+  int32_t row_begin = 0;
+  int32_t row_end = 0;
+  int32_t panel_begin = 0;
+  int32_t panel_end = 0;
+};
+
+enum class Phase { kGateUp, kDown };
+
+const PackedMatrix& MatrixOf(const ExpertBatch& batch, Phase phase) {
+  return phase == Phase::kGateUp ? batch.weights->gate_up : batch.weights->down;
+}
+
+// Multiply-adds of a phase.
+int64_t WorkOf(const ExpertBatch& batch, Phase phase) {
+  const PackedMatrix& matrix = MatrixOf(batch, phase);
+  return static_cast<int64_t>(batch.row_indices.size()) * matrix.num_panels() * kPanelColumns *
+         matrix.depth();
+}
+
+// Cuts a phase into tasks of about `task_work`, by panels before rows: threads share an expert's
+// panels, so that each weight is read once.
+void AppendTasks(const ExpertBatch& batch, int32_t batch_index, Phase phase, int64_t task_work,
+                 std::vector<Task>& tasks) {
+  const int64_t num_rows = static_cast<int64_t>(batch.row_indices.size());
+  if (num_rows == 0) return;
+  const PackedMatrix& matrix = MatrixOf(batch, phase);
+  const int64_t step = RowsPerCall(num_rows);
+  const int64_t panel_work = std::min(step, num_rows) * kPanelColumns * matrix.depth();
+  const int64_t panels_per_task =
+      std::max<int64_t>(1, task_work / std::max<int64_t>(1, panel_work));
+  const int64_t num_ranges = (matrix.num_panels() + panels_per_task - 1) / panels_per_task;
+  for (int64_t row = 0; row < num_rows; row += step) {
+    for (int64_t range = 0; range < num_ranges; ++range) {
+      const TaskRange panels = SplitEvenly(matrix.num_panels(), range, num_ranges);
+      tasks.push_back(Task{batch_index, static_cast<int32_t>(row),
+                           static_cast<int32_t>(std::min(row + step, num_rows)),
+                           static_cast<int32_t>(panels.begin), static_cast<int32_t>(panels.end)});
+    }
+  }
+}
+
+void RunGateUp(const Kernels& kernels, const ExpertBatch& batch, const Task& task, Bf16Rows rows,
+               Bf16* products) {
+  const Bf16* pointers[kMaxKernelRows];
+  const int64_t count = task.row_end - task.row_begin;
+  for (int64_t r = 0; r < count; ++r) {
+    pointers[r] = rows.row(batch.row_indices[static_cast<size_t>(task.row_begin + r)]);
+  }
+  const int64_t width = batch.weights->intermediate_size();
+  PanelProduct product;
+  product.matrix = &batch.weights->gate_up;
+  product.panel_begin = task.panel_begin;
+  product.panel_end = task.panel_end;
+  product.epilogue = Epilogue::kSwiGlu;
+  product.out = products + task.row_begin * width;
+  product.out_stride = width;
+  RunPanels(kernels, absl::MakeConstSpan(pointers, static_cast<size_t>(count)), product);
+}
+
+void RunDown(const Kernels& kernels, const ExpertBatch& batch, const Task& task,
+             const Bf16* products) {
+  const Bf16* pointers[kMaxKernelRows];
+  const int64_t count = task.row_end - task.row_begin;
+  const int64_t width = batch.weights->intermediate_size();
+  for (int64_t r = 0; r < count; ++r) pointers[r] = products + (task.row_begin + r) * width;
+  PanelProduct product;
+  product.matrix = &batch.weights->down;
+  product.panel_begin = task.panel_begin;
+  product.panel_end = task.panel_end;
+  product.epilogue = Epilogue::kBf16;
+  product.out = batch.out.row(task.row_begin);
+  product.out_stride = batch.out.stride;
+  RunPanels(kernels, absl::MakeConstSpan(pointers, static_cast<size_t>(count)), product);
+}
+
+}  // namespace
+
+PackedExpert PackedExpert::Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order) {
+  MOEBIUS_CHECK_EQ(down.width, gate.num_rows);
+  MOEBIUS_CHECK_EQ(down.num_rows, gate.width);
+  return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
+}
+
+void ForwardExperts(Executor& executor, const Kernels& kernels,
+                    absl::Span<const ExpertBatch> batches, Bf16Rows rows, ExpertScratch& scratch) {
+  // Where each batch's SwiGLU products start.
+  scratch.product_begin_.clear();
+  int64_t num_products = 0;
+  int64_t work[2] = {0, 0};
+  for (const ExpertBatch& batch : batches) {
+    const int64_t num_rows = static_cast<int64_t>(batch.row_indices.size());
+    MOEBIUS_CHECK_EQ(batch.weights->hidden_size(), rows.width);
+    MOEBIUS_CHECK_EQ(batch.out.num_rows, num_rows);
+    MOEBIUS_CHECK_EQ(batch.out.width, batch.weights->hidden_size());
+    scratch.product_begin_.push_back(num_products);
+    num_products += num_rows * batch.weights->intermediate_size();
+    work[0] += WorkOf(batch, Phase::kGateUp);
+    work[1] += WorkOf(batch, Phase::kDown);
+  }
+  scratch.products_.Resize(static_cast<size_t>(num_products));
+
+  const bool is_inline = executor.num_threads() == 1 || work[0] + work[1] < kParallelThreshold;
+  std::vector<Task> tasks;
+  for (const Phase phase : {Phase::kGateUp, Phase::kDown}) {
+    const int64_t phase_work = work[static_cast<int>(phase)];
+    const int64_t task_work =
+        is_inline ? phase_work
+                  : std::max(kMinTaskWork, phase_work / (kTasksPerThread * executor.num_threads()));
+    tasks.clear();
+    for (size_t b = 0; b < batches.size(); ++b) {
+      AppendTasks(batches[b], static_cast<int32_t>(b), phase, task_work, tasks);
+    }
+    const auto run = [&](int64_t index, int) {
+      const Task& task = tasks[static_cast<size_t>(index)];
+      const size_t b = static_cast<size_t>(task.batch_index);
+      Bf16* const products = scratch.products_.data() + scratch.product_begin_[b];
+      if (phase == Phase::kGateUp) {
+        RunGateUp(kernels, batches[b], task, rows, products);
+      } else {
+        RunDown(kernels, batches[b], task, products);
+      }
+    };
+    const int64_t num_tasks = static_cast<int64_t>(tasks.size());
+    if (is_inline) {
+      for (int64_t index = 0; index < num_tasks; ++index) run(index, 0);
+    } else {
+      executor.ParallelFor(num_tasks, run);
+    }
+  }
+}
+
+}  // namespace moebius
