@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
@@ -15,8 +16,13 @@
 namespace moebius {
 
 class Checkpoint;
-struct AttentionWeights;
+struct AttentionFacts;
+struct AttentionLayerWeights;
 struct Kernels;
+
+/// Where a layer's weights come from; each layer is asked for once, ascending, and not kept.
+using AttentionLayerSource =
+    absl::FunctionRef<absl::StatusOr<AttentionLayerWeights>(int64_t layer)>;
 
 /// Where the KV budget stands. Blocks are what is handed out: a block keeps `block_tokens`
 /// positions of one session in all layers.
@@ -57,8 +63,9 @@ class AttentionPipeline {
                                                                  const Kernels& kernels,
                                                                  Executor& executor,
                                                                  int64_t kv_budget_bytes);
-  /// The same from weights in memory; they are packed and not kept.
-  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Make(const AttentionWeights& weights,
+  /// The same from any source of weights (attention_weights.h).
+  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Make(const AttentionFacts& facts,
+                                                                 AttentionLayerSource source,
                                                                  const Kernels& kernels,
                                                                  Executor& executor,
                                                                  int64_t kv_budget_bytes);

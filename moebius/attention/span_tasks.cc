@@ -33,13 +33,13 @@ void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometr
                      const SpanTaskLimits& limits, std::vector<SpanTask>& tasks) {
   MOEBIUS_CHECK(limits.tile_rows >= 1 && limits.num_key_groups >= 1);
   const int64_t num_tiles = (rows.num_rows + limits.tile_rows - 1) / limits.tile_rows;
-  const bool split =
-      rows.num_rows <= limits.split_rows && num_tiles * limits.num_key_groups < limits.wanted_tasks;
+  const bool split = rows.num_rows <= limits.split_rows &&
+                     geometry.NumSpans(rows.position_end()) > limits.max_task_spans;
   for (int64_t tile = num_tiles - 1; tile >= 0; --tile) {
     const int64_t row_begin = tile * limits.tile_rows;
     const int64_t num_rows = std::min(limits.tile_rows, rows.num_rows - row_begin);
     const int64_t num_spans = geometry.NumSpans(rows.position_begin + row_begin + num_rows);
-    const int64_t step = split && num_spans > 1 ? 1 : num_spans;
+    const int64_t step = split ? std::max<int64_t>(limits.max_task_spans, 1) : num_spans;
     for (int32_t group = 0; group < limits.num_key_groups; ++group) {
       for (int64_t span = 0; span < num_spans; span += step) {
         tasks.push_back({.rows_index = rows_index,
@@ -47,8 +47,8 @@ void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometr
                          .row_begin = row_begin,
                          .num_rows = num_rows,
                          .span_begin = span,
-                         .span_end = span + step,
-                         .finishes = step == num_spans});
+                         .span_end = std::min(span + step, num_spans),
+                         .finishes = !split});
       }
     }
   }

@@ -36,17 +36,18 @@ struct SpanTask {
   int64_t num_rows = 0;
   int64_t span_begin = 0;
   int64_t span_end = 0;
-  /// True when [span_begin, span_end) are all the spans that the rows see: the task then folds and
-  /// finishes its rows. Otherwise somebody folds the states of all spans in ascending order.
+  /// True when the task has all the spans that its rows see, and so folds and finishes them. Else
+  /// somebody folds the states of all spans in ascending order. The same for all tasks of a
+  /// RoleRows.
   bool finishes = true;
 };
 
 /// How work may be cut. It decides who computes a state and never which bits it has.
 struct SpanTaskLimits {
   int32_t num_key_groups = 1;
-  int64_t tile_rows = 32;    // rows of a task, at most
-  int64_t split_rows = 4;    // rows above this are never split by spans
-  int64_t wanted_tasks = 1;  // split by spans, one each, where there would be fewer tasks
+  int64_t tile_rows = 32;      // rows of a task, at most
+  int64_t split_rows = 4;      // RoleRows with more rows keep all spans of a row in one task
+  int64_t max_task_spans = 1;  // spans of a task of others
 };
 
 /// The tasks for one RoleRows: together they hold every (row, key group, span) state once. Heaviest

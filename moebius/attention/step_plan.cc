@@ -8,7 +8,7 @@
 namespace moebius {
 namespace {
 
-constexpr int64_t kMaxPosition = int64_t{1} << 40;
+constexpr int64_t kMaxPosition = int64_t{1} << 24;  // RopeTable's bound
 
 }  // namespace
 

@@ -37,7 +37,7 @@ struct StepPlan {
 /// INVALID_ARGUMENT with the broken rule, else OK:
 /// 1. sessions tile [0, num_rows) in order, each row once;
 /// 2. a session occurs at most once;
-/// 3. counts, positions and prompt lengths are not negative and positions end at or below 2^40.
+/// 3. counts, positions and prompt lengths are not negative and positions end at or below 2^24.
 absl::Status ValidateStepPlan(const StepPlan& plan);
 
 }  // namespace moebius

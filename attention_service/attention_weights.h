@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "moebius/attention/span.h"
+#include "moebius/model/checkpoint.h"
+#include "moebius/model/model_config.h"
+#include "moebius/tensor/buffer.h"
+
+namespace moebius {
+
+/// What attention needs to know of a model.
+struct AttentionFacts {
+  AttentionConfig config;
+  int64_t hidden_size = 0;
+  int64_t num_layers = 0;
+  int64_t span = 1024;
+  int64_t key_block = 128;
+};
+
+AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);
+
+/// INVALID_ARGUMENT or UNIMPLEMENTED in words when attention of these facts cannot be computed.
+absl::Status ValidateAttentionFacts(const AttentionFacts& facts);
+
+/// One layer's weights as a checkpoint stores them, [outputs, inputs]; model/parameters.h has the
+/// shapes. What a model does not have is empty.
+struct AttentionLayerWeights {
+  RowBatch<Bf16> q, k, v, o;
+  RowBatch<float> q_bias, k_bias, v_bias;
+  RowBatch<Bf16> q_norm, k_norm;
+  // MLA; q is there without q_lora.
+  RowBatch<Bf16> q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b;
+};
+
+absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,
+                                                         int64_t layer);
+
+}  // namespace moebius

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "attention_service/attention_pipeline.h"
+#include "attention_service/kv_layout.h"
+#include "moebius/attention/step_plan.h"
+#include "moebius/base/strong_id.h"
+#include "moebius/tensor/buffer.h"
+
+namespace moebius {
+
+/// The KV of all sessions in blocks of `key_block` positions and all layers, under a budget. Memory
+/// is taken from the system block by block as it is first needed, never beyond the budget, and kept
+/// for reuse.
+///
+/// Invariants:
+/// 1. used_blocks = Σ over sessions of their blocks <= num_blocks.
+/// 2. Blocks come out zeroed: absent values are +0.
+/// 3. After AbortStep or EndSession the figures are those from before BeginStep or the session.
+///
+/// Not thread-safe, save `usage`. Blocks may be written and read by many threads at disjoint
+/// positions while a step is open.
+class KvCache {
+ public:
+  KvCache(const KvLayout& layout, int64_t num_layers, int64_t num_blocks);
+
+  /// The contract of AttentionPipeline::BeginStep; the plan is valid and no step is open.
+  absl::Status BeginStep(const StepPlan& plan);
+  void CommitStep();
+  void AbortStep();
+  void EndSession(SessionId session);
+
+  bool has_open_step() const { return open_; }
+  int64_t SessionLength(SessionId session) const;
+  KvUsage usage() const;
+
+  /// Layer `layer` of block `block_index` of the open step's session `session_index` (in the plan).
+  Bf16* Block(int64_t session_index, int64_t block_index, int64_t layer) const {
+    return static_cast<Bf16*>(
+               const_cast<void*>(step_[session_index].session->blocks[block_index].data())) +
+           layer * layout_.layer_elements();
+  }
+
+  static int64_t BlockBytes(const KvLayout& layout, int64_t num_layers) {
+    return num_layers * layout.layer_elements() * static_cast<int64_t>(sizeof(Bf16));
+  }
+
+ private:
+  struct Session {
+    int64_t length = 0;  // committed positions
+    std::vector<Buffer> blocks;
+  };
+  struct StepSession {
+    SessionId id;
+    Session* session = nullptr;
+    int64_t position_end = 0;
+    bool is_new = false;
+  };
+
+  absl::Status CheckRoom(const StepPlan& plan) const;
+  Buffer TakeBlock();
+  void ReturnBlocks(Session& session, size_t keep);
+
+  KvLayout layout_;
+  int64_t num_layers_;
+  int64_t block_tokens_;
+  int64_t num_blocks_;
+  std::map<SessionId, Session> sessions_;  // stable addresses
+  std::vector<Buffer> free_;
+  std::vector<StepSession> step_;  // of the open step, in the plan's order
+  bool open_ = false;
+  std::atomic<int64_t> used_blocks_{0};
+  std::atomic<int64_t> num_sessions_{0};
+};
+
+}  // namespace moebius

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/kv_layout.h"
+
+#include <algorithm>
+
+namespace moebius {
+
+KvLayout::KvLayout(const AttentionFacts& facts, PairOrder order) : order_(order) {
+  const AttentionConfig& config = facts.config;
+  shape_ = {.key_width = config.qk_head_dim,
+            .value_width = config.v_head_dim,
+            .key_block = facts.key_block,
+            .scale = config.softmax_scale};
+  if (config.mla.has_value()) {
+    latent_width_ = config.mla->kv_lora_rank + config.mla->qk_rope_dim;
+    shape_.key_width = latent_width_;
+    shape_.value_width = config.mla->kv_lora_rank;
+    latent_stride_ = shape_.padded_key_width();
+    num_kv_heads_ = 1;
+    layer_elements_ = facts.key_block * latent_stride_;
+  } else {
+    num_kv_heads_ = config.num_kv_heads;
+    layer_elements_ = num_kv_heads_ * (shape_.key_block_elements() + shape_.value_block_elements());
+  }
+}
+
+void KvLayout::StoreGrouped(const Bf16* k, const Bf16* v, int64_t token, Bf16* layer) const {
+  for (int64_t head = 0; head < num_kv_heads_; ++head) {
+    StoreKey(order_, shape_, k + head * shape_.key_width, token,
+             layer + head * shape_.key_block_elements());
+    StoreValue(
+        order_, shape_, v + head * shape_.value_width, token,
+        layer + num_kv_heads_ * shape_.key_block_elements() + head * shape_.value_block_elements());
+  }
+}
+
+void KvLayout::ClearFrom(int64_t token, Bf16* layer) const {
+  if (is_latent()) {
+    std::fill(layer + token * latent_stride_, layer + layer_elements_, Bf16{});
+    return;
+  }
+  // Hidden keys are left out by selection; only values must be +0.
+  for (int64_t head = 0; head < num_kv_heads_; ++head) {
+    Bf16* values =
+        layer + num_kv_heads_ * shape_.key_block_elements() + head * shape_.value_block_elements();
+    for (int64_t t = token; t < shape_.key_block; ++t) {
+      StoreValue(order_, shape_, nullptr, t, values);
+    }
+  }
+}
+
+}  // namespace moebius

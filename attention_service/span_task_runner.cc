@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/span_task_runner.h"
+
+#include <algorithm>
+
+#include "moebius/attention/merge.h"
+#include "moebius/base/check.h"
+#include "moebius/kernels/block_gemm.h"
+
+namespace moebius {
+namespace {
+
+Partial PartialOf(MutableFloatRows acc, float* m, float* l, int64_t row, int64_t num_keys) {
+  return {.acc = acc.span(row), .m = m[row], .l = l[row], .num_keys = num_keys};
+}
+
+}  // namespace
+
+SpanTaskRunner::SpanTaskRunner(const AttentionFacts& facts, const KvLayout& layout,
+                               const Kernels& kernels)
+    : facts_(facts), layout_(layout), kernels_(kernels), geometry_(facts.span, facts.key_block) {}
+
+void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
+                         const SpanTaskOutput& output) {
+  Start(task, input);
+  PrepareQueries(task, input);
+  for (int64_t span = task.span_begin; span < task.span_end; ++span) {
+    ComputeSpan(task, input, span);
+    if (input.form == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
+    if (task.finishes) {
+      FoldSpan(span);
+    } else {
+      StoreSpan(task, output, span);
+    }
+  }
+  if (task.finishes) Finish(task, input, output);
+}
+
+void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
+  const AttentionConfig& config = facts_.config;
+  form_ = input.form;
+  shape_ = layout_.shape();
+  switch (input.form) {
+    case AttentionForm::kGrouped:
+      num_heads_ = config.num_query_heads / config.num_kv_heads;
+      head_begin_ = task.key_group * num_heads_;
+      break;
+    case AttentionForm::kExpanded:
+      num_heads_ = 1;
+      head_begin_ = task.key_group;
+      shape_.key_width = config.qk_head_dim;
+      shape_.value_width = config.v_head_dim;
+      break;
+    case AttentionForm::kAbsorbed:
+      head_begin_ = task.key_group * kAbsorbedGroupHeads;
+      num_heads_ = std::min(kAbsorbedGroupHeads, config.num_query_heads - head_begin_);
+      break;
+  }
+  num_rows_ = task.num_rows * num_heads_;
+  position_begin_ = input.rows.position_begin + task.row_begin;
+  const size_t num_rows = static_cast<size_t>(num_rows_);
+  acc_.Reset(num_rows_, shape_.value_width);
+  m_.resize(num_rows);
+  l_.resize(num_rows);
+  packed_keys_.Resize(static_cast<size_t>(shape_.key_block_elements()));
+  packed_values_.Resize(static_cast<size_t>(shape_.value_block_elements()));
+  if (!task.finishes) return;
+  fold_acc_.Reset(num_rows_, config.v_head_dim);
+  fold_m_.resize(num_rows);
+  fold_l_.resize(num_rows);
+  fold_keys_.assign(num_rows, 0);
+}
+
+void SpanTaskRunner::PrepareQueries(const SpanTask& task, const SpanTaskInput& input) {
+  queries_.Reset(num_rows_, shape_.key_width);
+  const MutableBf16Rows queries = queries_.rows();
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    const int64_t row = task.row_begin + r / num_heads_;
+    const int64_t head = head_begin_ + r % num_heads_;
+    const Bf16* query =
+        input.form == AttentionForm::kAbsorbed
+            ? input.queries.row(row * facts_.config.num_query_heads + head)
+            : input.queries.row(input.rows.row_begin + row) + head * facts_.config.qk_head_dim;
+    std::copy_n(query, shape_.key_width, queries.row(r));
+  }
+  const int64_t num_tiles = (num_rows_ + kMaxTileRows - 1) / kMaxTileRows;
+  while (static_cast<int64_t>(tiles_.size()) < num_tiles) tiles_.emplace_back();
+  for (int64_t tile = 0; tile < num_tiles; ++tile) {
+    const int64_t begin = tile * kMaxTileRows;
+    tiles_[static_cast<size_t>(tile)].Prepare(
+        kernels_, Bf16Rows(queries).Slice(begin, std::min(num_rows_, begin + kMaxTileRows)));
+  }
+}
+
+void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span) {
+  const PositionRange positions = geometry_.SpanPositions(span);
+  const int64_t last_position = PositionOf(num_rows_ - 1);
+  // Rows before the span see nothing of it; whole tiles of them are left out.
+  first_row_ = std::max<int64_t>(0, positions.begin - position_begin_) * num_heads_;
+  const int64_t first_tile = first_row_ / kMaxTileRows;
+  const SpanStates states{acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)};
+  ClearStates(states.Slice(first_tile * kMaxTileRows, num_rows_));
+
+  const int64_t block_end =
+      std::min(positions.end / facts_.key_block, geometry_.BlockOf(last_position) + 1);
+  for (int64_t block = positions.begin / facts_.key_block; block < block_end; ++block) {
+    const BlockView view = View(task, input, block);
+    const int64_t block_begin = block * facts_.key_block;
+    for (int64_t begin = first_tile * kMaxTileRows; begin < num_rows_; begin += kMaxTileRows) {
+      const int64_t end = std::min(num_rows_, begin + kMaxTileRows);
+      if (PositionOf(end - 1) < block_begin) continue;
+      int32_t visible[kMaxTileRows];
+      for (int64_t r = begin; r < end; ++r) {
+        visible[r - begin] = static_cast<int32_t>(
+            std::clamp<int64_t>(PositionOf(r) + 1 - block_begin, 0, facts_.key_block));
+      }
+      AccumulateKeyBlock(kernels_, shape_, tiles_[static_cast<size_t>(begin / kMaxTileRows)],
+                         absl::MakeConstSpan(visible, static_cast<size_t>(end - begin)), view.keys,
+                         view.values, scratch_, states.Slice(begin, end));
+    }
+  }
+}
+
+SpanTaskRunner::BlockView SpanTaskRunner::View(const SpanTask& task, const SpanTaskInput& input,
+                                               int64_t block) {
+  const Bf16* layer = input.cache->Block(input.rows.session_index, block, input.layer);
+  if (input.form == AttentionForm::kGrouped) {
+    return {layout_.keys(layer, task.key_group), layout_.values(layer, task.key_group)};
+  }
+  const int64_t num_keys =
+      std::min(facts_.key_block, PositionOf(num_rows_ - 1) + 1 - block * facts_.key_block);
+  const Bf16Rows latents = layout_.latents(layer, num_keys);
+  if (input.form == AttentionForm::kExpanded) {
+    return ExpandBlock(input.weights->heads[static_cast<size_t>(task.key_group)], latents);
+  }
+  PackKeyBlock(kernels_.pair_order, shape_, latents, packed_keys_.data());
+  PackValueBlock(kernels_.pair_order, shape_, latents.Columns(0, shape_.value_width),
+                 packed_values_.data());
+  return {packed_keys_.data(), packed_values_.data()};
+}
+
+SpanTaskRunner::BlockView SpanTaskRunner::ExpandBlock(const LatentHead& head, Bf16Rows latents) {
+  const MlaConfig& mla = *facts_.config.mla;
+  const Bf16Rows compressed = latents.Columns(0, mla.kv_lora_rank);
+  expanded_keys_.Reset(latents.num_rows, shape_.key_width);
+  expanded_values_.Reset(latents.num_rows, shape_.value_width);
+  MatMulBf16(kernels_, compressed, head.key_up, {},
+             expanded_keys_.rows().Columns(0, mla.qk_nope_dim));
+  for (int64_t t = 0; t < latents.num_rows; ++t) {
+    std::copy_n(latents.row(t) + mla.kv_lora_rank, mla.qk_rope_dim,
+                expanded_keys_.rows().row(t) + mla.qk_nope_dim);
+  }
+  MatMulBf16(kernels_, compressed, head.value_up, {}, expanded_values_.rows());
+  PackKeyBlock(kernels_.pair_order, shape_, expanded_keys_.rows(), packed_keys_.data());
+  PackValueBlock(kernels_.pair_order, shape_, expanded_values_.rows(), packed_values_.data());
+  return {packed_keys_.data(), packed_values_.data()};
+}
+
+void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input) {
+  const int64_t rank = shape_.value_width;
+  const int64_t v_head_dim = facts_.config.v_head_dim;
+  rounded_acc_.Reset(num_rows_, rank);
+  value_acc_.Reset(num_rows_, v_head_dim);
+  for (int64_t r = first_row_; r < num_rows_; ++r) {
+    std::transform(acc_.rows().row(r), acc_.rows().row(r) + rank, rounded_acc_.rows().row(r),
+                   ToBf16);
+  }
+  const int64_t first = first_row_ / num_heads_;
+  const int64_t task_rows = num_rows_ / num_heads_;
+  for (int64_t h = 0; h < num_heads_; ++h) {
+    const Bf16Rows rows(rounded_acc_.rows().data + h * rank, task_rows, rank, num_heads_ * rank);
+    const MutableFloatRows out(value_acc_.rows().data + h * v_head_dim, task_rows, v_head_dim,
+                               num_heads_ * v_head_dim);
+    MatMul(kernels_, rows.Slice(first, task_rows),
+           input.weights->heads[static_cast<size_t>(head_begin_ + h)].value_up,
+           out.Slice(first, task_rows));
+  }
+}
+
+MutableFloatRows SpanTaskRunner::SpanAcc() {
+  return form_ == AttentionForm::kAbsorbed ? value_acc_.rows() : acc_.rows();
+}
+
+void SpanTaskRunner::FoldSpan(int64_t span) {
+  const MutableFloatRows acc = SpanAcc();
+  for (int64_t r = first_row_; r < num_rows_; ++r) {
+    const Partial from =
+        PartialOf(acc, m_.data(), l_.data(), r, geometry_.NumVisibleKeys(span, PositionOf(r)));
+    Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
+                             fold_keys_[static_cast<size_t>(r)]);
+    MergePartial(from, into);
+    fold_m_[static_cast<size_t>(r)] = into.m;
+    fold_l_[static_cast<size_t>(r)] = into.l;
+    fold_keys_[static_cast<size_t>(r)] = into.num_keys;
+  }
+}
+
+void SpanTaskRunner::StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span) {
+  const MutableFloatRows acc = SpanAcc();
+  for (int64_t r = first_row_; r < num_rows_; ++r) {
+    const int64_t row = task.row_begin + r / num_heads_;
+    const int64_t head = head_begin_ + r % num_heads_;
+    const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans + span;
+    std::copy_n(acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
+    output.slot_m[slot] = m_[static_cast<size_t>(r)];
+    output.slot_l[slot] = l_[static_cast<size_t>(r)];
+  }
+}
+
+void SpanTaskRunner::Finish(const SpanTask& task, const SpanTaskInput& input,
+                            const SpanTaskOutput& output) {
+  const int64_t v_head_dim = facts_.config.v_head_dim;
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    Bf16* row = output.out.row(input.rows.row_begin + task.row_begin + r / num_heads_);
+    const int64_t head = head_begin_ + r % num_heads_;
+    NormalizePartial(PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
+                               fold_keys_[static_cast<size_t>(r)]),
+                     absl::MakeSpan(row + head * v_head_dim, static_cast<size_t>(v_head_dim)));
+  }
+}
+
+}  // namespace moebius

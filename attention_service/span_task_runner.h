@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "attention_service/attention_weights.h"
+#include "attention_service/kv_cache.h"
+#include "attention_service/packed_attention.h"
+#include "moebius/attention/span.h"
+#include "moebius/attention/span_tasks.h"
+#include "moebius/kernels/attention.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/tensor/buffer.h"
+
+namespace moebius {
+
+/// How queries meet keys. Grouped: the cached heads themselves. MLA expanded: each head's keys and
+/// values are made from the latents. MLA absorbed: queries are taken into the latents' space, and
+/// each span's result out of it by W_uv.
+enum class AttentionForm { kGrouped, kExpanded, kAbsorbed };
+
+/// What a span task works on in one layer.
+struct SpanTaskInput {
+  const PackedAttentionLayer* weights = nullptr;
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  AttentionForm form = AttentionForm::kGrouped;
+  RoleRows rows;
+  /// Grouped and expanded: [step rows, heads * qk_head_dim]. Absorbed: the RoleRows' queries,
+  /// [num_rows * heads, rank + rope].
+  Bf16Rows queries;
+};
+
+/// Where a task's results go: finished rows into `out`, states of a part of the spans into slots
+/// ((row in RoleRows * heads + head) * num_spans + span).
+struct SpanTaskOutput {
+  MutableBf16Rows out;  // [step rows, heads * v_head_dim]
+  MutableFloatRows slot_acc;
+  float* slot_m = nullptr;
+  float* slot_l = nullptr;
+  int64_t num_spans = 0;
+};
+
+/// Query heads of one key group in an absorbed task, at most: with more heads the keys are packed
+/// again for the next group.
+inline constexpr int64_t kAbsorbedGroupHeads = 32;
+
+/// Runs span tasks on one thread, with that thread's scratch. The scratch grows with the rows of a
+/// task and never with the number of its spans.
+class SpanTaskRunner {
+ public:
+  SpanTaskRunner(const AttentionFacts& facts, const KvLayout& layout, const Kernels& kernels);
+
+  void Run(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
+
+ private:
+  // Packed keys and values of one block.
+  struct BlockView {
+    const Bf16* keys = nullptr;
+    const Bf16* values = nullptr;
+  };
+
+  void Start(const SpanTask& task, const SpanTaskInput& input);
+  void PrepareQueries(const SpanTask& task, const SpanTaskInput& input);
+  void ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span);
+  BlockView View(const SpanTask& task, const SpanTaskInput& input, int64_t block);
+  BlockView ExpandBlock(const LatentHead& head, Bf16Rows latents);
+  void LeaveLatentSpace(const SpanTaskInput& input);
+  MutableFloatRows SpanAcc();  // of the current span, [num_rows_, v_head_dim]
+  void FoldSpan(int64_t span);
+  void StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span);
+  void Finish(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
+
+  // Of the task's row r = row * num_heads_ + head.
+  int64_t PositionOf(int64_t r) const { return position_begin_ + r / num_heads_; }
+
+  AttentionFacts facts_;
+  KvLayout layout_;
+  const Kernels& kernels_;
+  SpanGeometry geometry_;
+
+  // Of the task that runs.
+  AttentionForm form_ = AttentionForm::kGrouped;
+  SpanShape shape_;
+  int64_t head_begin_ = 0;
+  int64_t num_heads_ = 1;
+  int64_t num_rows_ = 0;  // task rows * heads
+  int64_t position_begin_ = 0;
+  int64_t first_row_ = 0;  // the first that sees the current span
+
+  SpanScratch scratch_;
+  std::deque<QueryTile> tiles_;
+  RowBatch<Bf16> queries_;
+  RowBatch<float> acc_;  // of the span, in the form's value space
+  std::vector<float> m_, l_;
+  RowBatch<Bf16> rounded_acc_;  // absorbed: bf16(acc)
+  RowBatch<float> value_acc_;   // absorbed: rounded_acc · W_uv
+  RowBatch<float> fold_acc_;    // the fold of the spans so far
+  std::vector<float> fold_m_, fold_l_;
+  std::vector<int64_t> fold_keys_;
+  RowBatch<Bf16> expanded_keys_, expanded_values_;
+  Array<Bf16> packed_keys_, packed_values_;
+};
+
+}  // namespace moebius
