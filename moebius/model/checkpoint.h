@@ -86,8 +86,8 @@ class Checkpoint {
  private:
   struct Source;  // where a parameter's bytes are
   Checkpoint() = default;
-  absl::Status HashModel();
-  absl::StatusOr<Source> Locate(const ParameterKey& key) const;
+  absl::Status ValidateTiedCopy() const;
+  Source Locate(const ParameterKey& key) const;
   absl::StatusOr<RowBatch<Bf16>> LoadBlock(const ParameterKey& key, int64_t row_begin,
                                            int64_t row_end, int64_t col_begin,
                                            int64_t col_end) const;

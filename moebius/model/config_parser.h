@@ -40,7 +40,6 @@ absl::StatusOr<GenerationDefaults> ParseGenerationConfig(
 struct FolderSettings {
   bool present = false;
   std::optional<int32_t> span;
-  std::optional<int32_t> key_block;
   std::optional<GroupFill> group_fill;
   std::optional<std::string> attention_sum;
   std::optional<std::string> tokenizer;  // "bytes"
@@ -66,6 +65,9 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path, size_t max_byt
 
 /// "deepseek_v3", "kimi_k2", …
 absl::string_view FamilyName(Family family);
+
+/// "neg-inf" or "zero"; the message of a refusal continues a field's name.
+absl::StatusOr<GroupFill> ParseGroupFill(absl::string_view text);
 
 /// The configuration as canonical JSON: every fact that computation needs, none of the spelling of
 /// the file that it came from. Equal configurations give equal text in both forms.

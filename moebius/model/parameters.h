@@ -76,8 +76,12 @@ std::vector<Parameter> ExpectedParameters(const ModelConfig& config);
 /// The name of one parameter's tensor. Pure.
 std::string TensorName(const ModelConfig& config, const ParameterKey& key);
 
+/// N of "model.layers.N.…", or -1.
+int64_t LayerOfTensor(absl::string_view tensor_name);
+
 /// Whether a tensor that no parameter names may be left unread, by the written list of
-/// docs/model_format.md. Returns the rule, or an empty string.
+/// docs/model_format.md. Returns the rule, or an empty string. "next-token layer" holds only where
+/// that layer has the module's own eh_proj.weight as well.
 absl::string_view IgnoreRule(const ModelConfig& config, absl::string_view tensor_name);
 
 /// How the tensors of a folder fill a configuration's parameters.

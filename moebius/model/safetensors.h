@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 
 #include "moebius/base/check.h"
+#include "moebius/model/file.h"
 #include "moebius/tensor/dtype.h"
 
 namespace moebius {
@@ -32,7 +33,7 @@ struct TensorInfo {
 
 /// Limits on what a header may claim.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
-inline constexpr size_t kMaxTensorsPerFile = 1u << 18;
+inline constexpr size_t kMaxTensorsPerFile = 1u << 17;
 inline constexpr int kMaxTensorRank = 8;
 
 /// Parses the JSON header of a safetensors file (the bytes after the 8-byte length) against the
@@ -55,14 +56,13 @@ class SafetensorsFile {
   /// Reads and validates the header; no tensor data. NOT_FOUND explains a dangling link;
   /// DATA_LOSS for a short file names it with the expected and the actual bytes.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
-  ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
   const std::string& path() const { return path_; }
   /// The last part of the path, for messages.
   const std::string& base_name() const { return base_name_; }
-  uint64_t size_bytes() const { return size_bytes_; }
+  uint64_t size_bytes() const { return file_.size_bytes(); }
   /// Ascending by name.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Null when absent.
@@ -87,32 +87,8 @@ class SafetensorsFile {
   SafetensorsFile() = default;
   std::string path_;
   std::string base_name_;
-  int descriptor_ = -1;
-  uint64_t size_bytes_ = 0;
+  RegularFile file_;
   std::vector<TensorInfo> tensors_;
-};
-
-/// Writes a safetensors file in one pass. Declare every tensor, in the order of their data, then
-/// append the data of each, in pieces of any size. Not thread-safe.
-class SafetensorsWriter {
- public:
-  /// `tensors`: name, dtype and shape count. Refuses duplicate names. The file is written under a
-  /// temporary name beside `path` and renamed by Finish; it is removed when Finish is not reached.
-  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
-      const std::string& path, const std::vector<TensorInfo>& tensors);
-  ~SafetensorsWriter();
-
-  absl::Status Append(const void* data, size_t size_bytes);
-  /// INVALID_ARGUMENT when the appended bytes are not what was declared.
-  absl::Status Finish();
-
- private:
-  SafetensorsWriter() = default;
-  std::string path_;
-  std::string temporary_path_;
-  int descriptor_ = -1;
-  uint64_t declared_bytes_ = 0;
-  uint64_t appended_bytes_ = 0;
 };
 
 }  // namespace moebius

@@ -24,9 +24,10 @@ class TensorDirectory {
     const SafetensorsFile* file = nullptr;
   };
 
-  /// Opens all shards and validates their headers and sizes. Refuses: neither file (or both), an
-  /// index that names a path instead of a file name, a missing shard, a tensor in two shards, a
-  /// tensor that is not where the index says, a total_size that disagrees.
+  /// Opens all shards and validates their headers and sizes. Refuses: neither file, or a
+  /// model.safetensors that an index beside it does not name; an index that names a path instead of
+  /// a file name, a missing shard, a tensor in two shards, a tensor that is not where the index
+  /// says, a tensor that the index does not list. The index's metadata is not relied on.
   static absl::StatusOr<std::unique_ptr<TensorDirectory>> Open(const std::string& folder);
 
   /// Ascending by name.
@@ -42,6 +43,9 @@ class TensorDirectory {
   std::vector<Entry> entries_;
   uint64_t total_bytes_ = 0;
 };
+
+inline constexpr size_t kMaxShards = 1024;
+inline constexpr size_t kMaxTensorsPerModel = 1u << 20;
 
 /// One line of model.safetensors.index.json.
 struct IndexEntry {

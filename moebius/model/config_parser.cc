@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/model/config_parser.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "moebius/base/error.h"
+#include "moebius/base/status.h"
+#include "moebius/model/families/family.h"
+#include "moebius/model/field_reader.h"
+#include "moebius/model/file.h"
+#include "moebius/model/json.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kMaxVocabulary = 1 << 22;
+constexpr int64_t kMaxPositions = 1 << 24;  // positions are exact in fp32
+constexpr int64_t kMaxTokenId = INT32_MAX;
+constexpr size_t kMaxConfigBytes = 4u << 20;
+
+std::string SupportedTypes() {
+  std::string names;
+  for (const FamilyEntry& entry : FamilyTable()) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", entry.model_type);
+  }
+  return names;
+}
+
+const FamilyEntry* FindFamily(absl::string_view model_type) {
+  for (const FamilyEntry& entry : FamilyTable()) {
+    if (entry.model_type == model_type) return &entry;
+  }
+  return nullptr;
+}
+
+std::string ParseArchitecture(FieldReader& reader, const FamilyEntry& entry) {
+  const std::vector<std::string> names = reader.OptionalStrings("architectures");
+  if (names.empty()) return std::string(entry.architectures[0]);
+  if (names.size() > 1 || std::find(entry.architectures.begin(), entry.architectures.end(),
+                                    absl::string_view(names[0])) == entry.architectures.end()) {
+    reader.RefuseUnsupported("architectures",
+                             absl::StrCat("is ", PrintableName(names[0]), ", model_type ",
+                                          entry.model_type, " is run as ", entry.architectures[0]));
+  }
+  return std::string(names[0]);
+}
+
+/// Fields that change what a model computes, whatever its family, and that nothing here computes.
+void RefuseActiveFeatures(FieldReader& reader, const ModelConfig& config) {
+  if (const Json* quantization = reader.OptionalObject("quantization_config")) {
+    const Json* method = quantization->Find("quant_method");
+    reader.RefuseUnsupported("quantization_config",
+                             absl::StrCat("is present (quant_method ",
+                                          method == nullptr ? "unknown" : ShortText(*method),
+                                          "), only BF16, F16 and F32 weights are supported"));
+  }
+  const std::string activation = reader.OptionalString("hidden_act").value_or("silu");
+  if (activation != "silu") {
+    reader.RefuseUnsupported("hidden_act", absl::StrCat("is \"", PrintableName(activation),
+                                                        "\", only \"silu\" is supported"));
+  }
+  const auto window = reader.OptionalInteger("sliding_window", 0, INT64_MAX);
+  if (window.has_value() && *window < config.max_positions &&
+      reader.OptionalBoolean("use_sliding_window", true)) {
+    reader.RefuseUnsupported(
+        "sliding_window", absl::StrCat("is ", *window, ", attention in windows is not supported"));
+  }
+  for (const std::string& type : reader.OptionalStrings("layer_types")) {
+    if (type != "full_attention") {
+      reader.RefuseUnsupported("layer_types", absl::StrCat("has \"", PrintableName(type),
+                                                           "\", only full_attention is supported"));
+    }
+  }
+  // Factors on logits, residuals and scores that other families have.
+  for (const absl::string_view name :
+       {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling",
+        "embedding_multiplier", "residual_multiplier", "attention_multiplier",
+        "attention_chunk_size", "index_topk", "mlp_bias", "attention_sink"}) {
+    const Json* value = nullptr;
+    if (reader.Has(name)) value = reader.Field(name);
+    const bool is_off =
+        value == nullptr || (value->kind() == Json::Kind::kBoolean && !value->boolean());
+    if (!is_off) {
+      reader.RefuseUnsupported(name,
+                               absl::StrCat("is ", ShortText(*value), ", which is not supported"));
+    }
+  }
+}
+
+void ParseTokenIds(FieldReader& reader, ModelConfig& config, absl::string_view source) {
+  config.eos_token_ids = reader.OptionalIntegers("eos_token_id", 0, config.vocab_size - 1);
+  if (!config.eos_token_ids.empty()) config.eos_source = std::string(source);
+  config.bos_token_id = reader.OptionalInteger("bos_token_id", 0, config.vocab_size - 1);
+}
+
+}  // namespace
+
+absl::string_view FamilyName(Family family) {
+  for (const FamilyEntry& entry : FamilyTable()) {
+    if (entry.family == family) return entry.model_type;
+  }
+  return "?";
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view source) {
+  MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, source, kMaxConfigBytes));
+  FieldReader reader(json, absl::StrCat(source, ": "));
+  const std::string model_type = reader.RequiredString("model_type");
+  if (!reader.ok()) return reader.status();
+  const FamilyEntry* entry = FindFamily(model_type);
+  if (entry == nullptr) {
+    reader.RefuseUnsupported("model_type", absl::StrCat("is \"", PrintableName(model_type),
+                                                        "\", this build runs ", SupportedTypes()));
+    return reader.status();
+  }
+  ModelConfig config;
+  config.family = entry->family;
+  config.architecture = ParseArchitecture(reader, *entry);
+  config.vocab_size = reader.RequiredInteger("vocab_size", 1, kMaxVocabulary);
+  config.hidden_size = reader.RequiredInteger("hidden_size", 1, kMaxHiddenSize);
+  config.num_layers = reader.RequiredInteger("num_hidden_layers", 1, kMaxLayers);
+  config.max_positions = reader.RequiredInteger("max_position_embeddings", 1, kMaxPositions);
+  config.tied_head = reader.OptionalBoolean("tie_word_embeddings", false);
+  RefuseActiveFeatures(reader, config);
+  ParseTokenIds(reader, config, source);
+  // A refused size would only lead the family's rules astray.
+  if (!reader.ok()) return reader.status();
+  entry->parse(reader, config);
+  if (!reader.ok()) return reader.status();
+  return config;
+}
+
+absl::StatusOr<GenerationDefaults> ParseGenerationConfig(absl::string_view text,
+                                                         absl::string_view source) {
+  MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, source, kMaxConfigBytes));
+  FieldReader reader(json, absl::StrCat(source, ": "));
+  GenerationDefaults defaults;
+  defaults.present = true;
+  defaults.do_sample = reader.OptionalBoolean("do_sample");
+  defaults.temperature = reader.OptionalNumber("temperature", 0, 100);
+  defaults.top_k = reader.OptionalInteger("top_k", 0, INT32_MAX);
+  defaults.top_p = reader.OptionalNumber("top_p", 1e-6, 1);
+  defaults.bos_token_id = reader.OptionalInteger("bos_token_id", 0, kMaxTokenId);
+  defaults.eos_token_ids = reader.OptionalIntegers("eos_token_id", 0, kMaxTokenId);
+  if (!reader.ok()) return reader.status();
+  return defaults;
+}
+
+absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,
+                                                   absl::string_view source) {
+  MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, source, kMaxConfigBytes));
+  FieldReader reader(json, absl::StrCat(source, ": "));
+  reader.RefuseOthers({"span", "group_fill", "attention_sum", "tokenizer"});
+  FolderSettings settings;
+  settings.present = true;
+  if (const auto span = reader.OptionalInteger("span", 1, kMaxPositions)) {
+    settings.span = static_cast<int32_t>(*span);
+  }
+  if (const auto fill = reader.OptionalString("group_fill")) {
+    const absl::StatusOr<GroupFill> parsed = ParseGroupFill(*fill);
+    if (parsed.ok()) {
+      settings.group_fill = *parsed;
+    } else {
+      reader.Refuse("group_fill", parsed.status().message());
+    }
+  }
+  settings.attention_sum = reader.OptionalString("attention_sum");
+  settings.tokenizer = reader.OptionalString("tokenizer");
+  if (settings.tokenizer.has_value() && *settings.tokenizer != "bytes") {
+    reader.RefuseUnsupported("tokenizer", absl::StrCat("is \"", PrintableName(*settings.tokenizer),
+                                                       "\", only \"bytes\" is supported"));
+  }
+  if (!reader.ok()) return reader.status();
+  return settings;
+}
+
+}  // namespace moebius
