@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "moebius/base/float_environment.h"
+#include "moebius/base/random.h"
 #include "moebius/kernels/packed_matrix.h"
 #include "moebius/kernels/reference/block_sum.h"
 #include "moebius/kernels/row_panels.h"
@@ -19,30 +20,20 @@ constexpr int64_t kNumRows = 7;  // a full register tile and one row more
 constexpr int64_t kNumOutputs = 64;
 constexpr int64_t kDepth = 96;
 
-// A fixed sequence (Knuth's MMIX multiplier): the test is the same in every process.
-class Sequence {
- public:
-  uint32_t Next() {
-    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<uint32_t>(state_ >> 33);
-  }
-
- private:
-  uint64_t state_ = 20260701;
-};
+constexpr uint64_t kSeed = 20260701;  // the test is the same in every process
 
 enum class Values { kOrdinary, kWholeRange };
 
-Bf16 MakeValue(Values values, Sequence& sequence) {
-  const uint32_t random = sequence.Next();
+Bf16 MakeValue(Values values, Random& random) {
+  const uint32_t bits = static_cast<uint32_t>(random.Bits());
   // Sign and mantissa from the low bits; the exponent from [2^-8, 2^8), or from all there are.
-  const uint32_t low = random & 0x807F;
+  const uint32_t low = bits & 0x807F;
   if (values == Values::kOrdinary)
-    return Bf16{static_cast<uint16_t>(low | ((119 + (random >> 16) % 16) << 7))};
+    return Bf16{static_cast<uint16_t>(low | ((119 + (bits >> 16) % 16) << 7))};
   // Mostly pairs whose products are near either end of the range.
   static constexpr uint32_t kExponents[] = {0, 1, 63, 64, 65, 127, 190, 191, 254};
-  const uint32_t pick = (random >> 16) % 64;
-  if (pick == 0) return Bf16{static_cast<uint16_t>((random & 0x8000) | 0x7F80)};
+  const uint32_t pick = (bits >> 16) % 64;
+  if (pick == 0) return Bf16{static_cast<uint16_t>((bits & 0x8000) | 0x7F80)};
   return Bf16{static_cast<uint16_t>(low | (kExponents[pick % 9] << 7))};
 }
 
@@ -52,14 +43,14 @@ struct Case {
 };
 
 Case MakeCase(Values values) {
-  Sequence sequence;
+  Random random(kSeed);
   Case result;
-  for (Bf16& value : result.rows) value = MakeValue(values, sequence);
-  for (Bf16& value : result.weights) value = MakeValue(values, sequence);
+  for (Bf16& value : result.rows) value = MakeValue(values, random);
+  for (Bf16& value : result.weights) value = MakeValue(values, random);
   return result;
 }
 
-// Column n: 2^-126 from element 0, less 2^-(150 + n) from element 2 (even columns) or as its mirror
+// Column n: 2^-126 from element 0, less 2^-148 … 2^-155 from element 2 (even columns), or the same
 // in the odd chain: below half a unit of rounding the result is still 2^-126, above it is flushed.
 Case MakeBoundaryCase() {
   Case result;
