@@ -111,8 +111,16 @@ void ProjectLatent(const AttentionConfig& config, const ReferenceAttentionWeight
 // scores[j] = scale · Σ_d query[d] · keys[d][j] over one block.
 void ScoreBlock(absl::Span<const float> query, FloatRows keys, float scale, float* scores) {
   alignas(64) float sums[kBlockKeys] = {};
-  for (size_t d = 0; d < query.size(); ++d) {
-    const float* key = keys.data + static_cast<int64_t>(d) * keys.stride;
+  const float* key = keys.data;
+  size_t d = 0;
+  for (; d + 4 <= query.size(); d += 4, key += 4 * kBlockKeys) {
+    const float* q = query.data() + d;
+    for (int64_t j = 0; j < kBlockKeys; ++j) {
+      sums[j] += (q[0] * key[j] + q[1] * key[j + kBlockKeys]) +
+                 (q[2] * key[j + 2 * kBlockKeys] + q[3] * key[j + 3 * kBlockKeys]);
+    }
+  }
+  for (; d < query.size(); ++d, key += kBlockKeys) {
     for (int64_t j = 0; j < kBlockKeys; ++j) sums[j] += query[d] * key[j];
   }
   for (int64_t j = 0; j < kBlockKeys; ++j) scores[j] = sums[j] * scale;

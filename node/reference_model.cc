@@ -296,11 +296,14 @@ absl::StatusOr<std::vector<int64_t>> ReferenceSequence::ContinueGreedily(
     const int64_t last_row = static_cast<int64_t>(next.size()) - 1;
     MOEBIUS_ASSIGN_OR_RETURN(const ForcedLogits forced,
                              Append(next, absl::MakeConstSpan(&last_row, 1)));
-    const absl::Span<const float> logits = forced.logits.rows().span(0);
-    generated.push_back(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    generated.push_back(MostLikelyToken(forced.logits.rows().span(0)));
     next = {generated.back()};
   }
   return generated;
+}
+
+int64_t MostLikelyToken(absl::Span<const float> logits) {
+  return std::max_element(logits.begin(), logits.end()) - logits.begin();
 }
 
 absl::StatusOr<ForcedLogits> ForwardReference(const ReferenceModel& model, Executor& executor,

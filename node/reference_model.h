@@ -75,7 +75,7 @@ class ReferenceSequence {
   absl::StatusOr<ForcedLogits> Append(absl::Span<const int64_t> token_ids,
                                       absl::Span<const int64_t> rows);
 
-  /// Appends `token_ids`, then the most likely token (ties by lowest id) `num_tokens` times, and
+  /// Appends `token_ids`, then the most likely token `num_tokens` times, and
   /// returns those. The end-of-text token ends nothing here.
   absl::StatusOr<std::vector<int64_t>> ContinueGreedily(absl::Span<const int64_t> token_ids,
                                                         int64_t num_tokens);
@@ -93,6 +93,9 @@ class ReferenceSequence {
   std::vector<ReferenceKvCache> caches_;  // [num_layers]
   int64_t num_tokens_ = 0;
 };
+
+/// The id of the largest logit, the lowest of equals.
+int64_t MostLikelyToken(absl::Span<const float> logits);
 
 /// The whole of `token_ids` from position 0; a sequence for one call.
 absl::StatusOr<ForcedLogits> ForwardReference(const ReferenceModel& model, Executor& executor,
