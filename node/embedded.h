@@ -17,6 +17,8 @@
 #include "moebius/model/tokenizer.h"
 #include "node/forced_logits.h"
 #include "router_service/generate.h"
+#include "router_service/generate_stream.h"
+#include "router_service/lead.h"
 
 namespace moebius {
 
@@ -29,6 +31,7 @@ struct LoadProgress {
 /// What an embedded node is told; zero or unset means the default named beside the field.
 struct EmbeddedOptions {
   std::string model_path;               // a Hugging Face folder
+  std::string config_file;              // read instead of the folder's config.json
   int num_threads = 0;                  // DefaultNumThreads()
   std::optional<Tier> tier;             // the best of this host
   std::optional<int32_t> span;          // moebius.json, else the default of NumericsConfig
@@ -69,9 +72,15 @@ class EmbeddedNode {
   /// Null where the model's folder has no tokenizer that this build can read.
   const Tokenizer* tokenizer() const;
   EmbeddedInfo info() const;
+  LeadUsage usage() const;
+  LeadCounters counters() const;
 
-  /// Runs a request and returns when it has ended; `on_event` is called on this thread, in order,
-  /// the last event has `finished`. It returns false to cancel: the request then ends with
+  /// Checks and queues a request (Lead::Submit has the refusals). The stream is read by one thread
+  /// and must not be read after the node's end.
+  absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request);
+
+  /// Submits a request and returns when it has ended; `on_event` is called on this thread, in
+  /// order, the last event has `finished`. It returns false to cancel: the request then ends with
   /// finish_reason abort. The status is not OK where the request was rejected or failed; tokens
   /// of earlier events stay valid.
   absl::Status Generate(const GenerateRequest& request,

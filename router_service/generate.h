@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 
 #include "router_service/ports.h"
+#include "router_service/sampler.h"
 
 namespace moebius {
 
@@ -20,14 +21,19 @@ struct GenerateRequest {
   std::string request_id;          // empty: one is drawn
   std::vector<int64_t> token_ids;  // the prompt, >= 1 id, each in [0, vocab_size)
 
-  std::optional<int64_t> max_tokens;  // >= 1; unset: what fits behind the prompt
-  std::optional<double> temperature;  // >= 0; 0 is greedy
-  std::optional<int64_t> top_k;       // 0 or >= vocab_size: off
-  std::optional<double> top_p;        // [0, 1]; 0 keeps the best candidate alone
-  std::optional<uint64_t> seed;       // unset: drawn, and returned in the first event
-  std::vector<int64_t> stop_token_ids;
-  std::vector<std::string> stop;    // text; needs a tokenizer
-  std::optional<int64_t> logprobs;  // so many best candidates beside the chosen token
+  std::optional<int64_t> max_tokens;         // >= 1; unset: LeadOptions::default_max_tokens
+  std::optional<double> temperature;         // >= 0; 0 is greedy
+  std::optional<int64_t> top_k;              // 0 or >= vocab_size: off
+  std::optional<double> top_p;               // [0, 1]; 0 keeps the best candidate alone
+  std::optional<double> min_p;               // [0, 1]; 0: off
+  std::optional<double> repetition_penalty;  // (0, 100]; 1: off
+  std::optional<double> presence_penalty;    // [-2, 2]; 0: off
+  std::optional<double> frequency_penalty;   // [-2, 2]; 0: off
+  std::vector<std::pair<int64_t, double>> logit_bias;  // (token id, [-100, 100]); ids distinct
+  std::optional<uint64_t> seed;         // unset: drawn, and returned in the first event
+  std::vector<int64_t> stop_token_ids;  // end the answer before this token
+  std::vector<std::string> stop;        // end the answer before this text; needs a tokenizer
+  std::optional<int64_t> logprobs;      // so many best candidates beside the chosen token
   bool ignore_eos = false;
 
   int32_t priority = 0;                    // higher first
@@ -53,16 +59,10 @@ struct Exactness {
   }
 };
 
-/// A candidate and its natural logarithm of probability at temperature 1.
-struct TokenLogprob {
-  int64_t token_id = 0;
-  float logprob = 0;
-};
-
-/// The chosen token first, then the best candidates, descending.
+/// The chosen token and the best candidates, descending.
 struct PositionLogprobs {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> top;
+  RankedToken chosen;
+  std::vector<RankedToken> top;
 };
 
 /// What the request took, by the monotonic clock.
@@ -87,10 +87,7 @@ struct GenerateEvent {
   int64_t completion_tokens = 0;  // so far, = all token_ids
 
   // Effective values, in every event.
-  uint64_t seed = 0;
-  double temperature = 0;
-  double top_p = 1;
-  int64_t top_k = 0;
+  SamplingParams sampling;
   int64_t max_tokens = 0;
 
   // In the last event.

@@ -3,45 +3,20 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "moebius/base/clock.h"
-#include "moebius/model/model_config.h"
+#include "moebius/base/executor.h"
 #include "moebius/model/tokenizer.h"
 #include "router_service/generate.h"
 #include "router_service/generate_stream.h"
+#include "router_service/lead_options.h"
 #include "router_service/ports.h"
-#include "router_service/step_schedule.h"
 
 namespace moebius {
-
-/// Sampling values for what a request leaves unset: generation_config.json, else greedy.
-struct SamplingDefaults {
-  double temperature = 0;
-  double top_p = 1;
-  int64_t top_k = 0;
-};
-
-/// Bounds and defaults of a lead. Every length and count that a request can push has one.
-struct LeadOptions {
-  ScheduleLimits schedule;
-  int64_t max_positions = 0;  // prompt + max_tokens <= this
-  int64_t vocab_size = 0;
-  std::vector<int64_t> eos_token_ids;
-  SamplingDefaults sampling;
-  int64_t max_queued_requests = 1024;            // beyond: RESOURCE_EXHAUSTED
-  int64_t max_running_sessions = 256;            // beyond: queued
-  int64_t max_queued_events = 64;                // of one request; a full queue pauses the session
-  absl::Duration max_pause = absl::Seconds(60);  // a reader that is behind for longer: ends
-  int64_t max_stop_sequences = 16;
-  int64_t max_stop_bytes = 256;
-  int64_t max_logprobs = 32;
-  int64_t max_step_attempts = 3;
-};
 
 /// What a lead holds at one moment, computed from its tables.
 struct LeadUsage {
@@ -76,9 +51,10 @@ struct LeadCounters {
 /// Submit, Shutdown and usage are thread-safe. RunOneStep and WaitForWork belong to one thread.
 class Lead {
  public:
-  /// Borrows `owner`, `tokenizer` (null: no stop text) and `clock`.
-  Lead(const LeadOptions& options, RowOwnerPort* owner, const Tokenizer* tokenizer,
-       const Clock& clock);
+  /// Borrows `owner`, `executor` (where sampling runs), `tokenizer` (null: no stop strings) and
+  /// `clock`.
+  Lead(const LeadOptions& options, RowOwnerPort* owner, Executor* executor,
+       const Tokenizer* tokenizer, const Clock& clock);
   ~Lead();
 
   /// Checks the request and queues it. INVALID_ARGUMENT for ids and fields out of range,

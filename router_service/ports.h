@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,6 +26,17 @@ struct DispatchPlan;
 // A failed call leaves the step open: the caller aborts it, and may begin it again with the next
 // attempt number. Views passed in are borrowed until the call returns.
 
+/// The KV cache behind a port, in blocks that sessions take whole.
+struct KvPool {
+  int64_t block_tokens = 1;  // positions of one session that a block keeps
+  int64_t num_blocks = 0;
+  int64_t used_blocks = 0;
+
+  int64_t BlocksFor(int64_t num_tokens) const {
+    return (num_tokens + block_tokens - 1) / block_tokens;
+  }
+};
+
 /// The way to the attention ranks, which own Q/K/V/O projections and the KV cache.
 class AttentionPort {
  public:
@@ -49,12 +59,7 @@ class AttentionPort {
   /// Frees the session's KV. Unknown sessions are ignored.
   virtual void EndSession(SessionId session) = 0;
 
-  /// KV positions of one more session that the whole, empty cache could hold.
-  virtual int64_t CapacityTokens() const = 0;
-  /// A session's KV is taken in units of this many positions.
-  virtual int64_t TokensPerBlock() const = 0;
-  /// Positions in blocks that sessions hold now, whole blocks counted.
-  virtual int64_t TokensInUse() const = 0;
+  virtual KvPool kv_pool() const = 0;
 };
 
 /// The way to the expert services, which own all feed-forward weights: routed experts, shared
@@ -132,9 +137,7 @@ class RowOwnerPort {
   virtual absl::Status RunStep(const StepRequest& request, StepResult* result) = 0;
 
   virtual void EndSession(SessionId session) = 0;
-  virtual int64_t CapacityTokens() const = 0;
-  virtual int64_t TokensPerBlock() const = 0;
-  virtual int64_t TokensInUse() const = 0;
+  virtual KvPool kv_pool() const = 0;
 };
 
 }  // namespace moebius

@@ -50,9 +50,7 @@ class RowPipeline final : public RowOwnerPort {
 
   absl::Status RunStep(const StepRequest& request, StepResult* result) override;
   void EndSession(SessionId session) override;
-  int64_t CapacityTokens() const override;
-  int64_t TokensPerBlock() const override;
-  int64_t TokensInUse() const override;
+  KvPool kv_pool() const override;
 
   /// Called for the steps that follow; null for none.
   void SetObserver(StepObserver* observer);

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only file that knows CLI11: commands, flags, help, and the words for what is not known.
+#include "cli/command_line.h"
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/doctor_command.h"
+#include "cli/error_output.h"
+#include "cli/exit_code.h"
+#include "cli/generate_command.h"
+#include "cli/suggestion.h"
+#include "cli/version_command.h"
+
+#include "moebius/base/error.h"
+
+namespace moebius {
+namespace {
+
+constexpr char kExamples[] =
+    R"(moebius serves mixture-of-experts language models; the same bits on one laptop or a cluster.
+
+Examples:
+  moebius generate --model models/demo --prompt "And the king said to them"
+  moebius model inspect --model models/demo
+  moebius doctor)";
+
+constexpr char kGenerateExamples[] =
+    R"(Continue a prompt: text on stdout as it comes, figures on stderr.
+
+Examples:
+  moebius generate --model models/demo --prompt "And the king said to them"
+  moebius generate --model models/demo --prompt "def main" --temperature 0.8 --seed 7
+  moebius generate --model models/demo --prompt-file chapter.txt --max-tokens 16 --json
+  moebius generate --model models/demo --prompt-ids 256,72,105 --logprobs 3
+
+Without --temperature the model's generation_config.json decides, else the most probable token is
+taken. A text prompt gets the model's BOS id first, --prompt-ids gets none. Ctrl-C ends the answer;
+what came so far stays, with the finish reason "abort".)";
+
+constexpr char kDoctorExamples[] =
+    R"(What this host has, and what would keep Moebius from running well on it.
+
+Examples:
+  moebius doctor
+  moebius doctor --model models/demo --json)";
+
+// CLI11 splits flag groups, values and nesting; the values live here until a command runs.
+struct CommandLine {
+  CLI::App app{kExamples, "moebius"};
+  GenerateFlags generate;
+  std::string doctor_model;
+  bool json = false;
+  bool version = false;
+};
+
+void AddGenerate(CommandLine& line) {
+  GenerateFlags& flags = line.generate;
+  CLI::App* command = line.app.add_subcommand("generate", kGenerateExamples);
+  command->add_option("--model", flags.model, "Model folder: config.json and safetensors")
+      ->required();
+  command->add_option("--prompt", flags.prompt, "The text to continue")->group("Prompt");
+  command->add_option("--prompt-file", flags.prompt_file, "Its text, byte for byte; - is stdin")
+      ->group("Prompt");
+  command
+      ->add_option("--prompt-ids", flags.prompt_ids,
+                   "Token ids: 256,72,105 or a file with a JSON array or numbers")
+      ->group("Prompt");
+  command
+      ->add_option("--max-tokens", flags.max_tokens,
+                   "Tokens to generate at most; 256, or what fits")
+      ->group("Sampling");
+  command->add_option("--temperature", flags.temperature, "0 takes the most probable token")
+      ->group("Sampling");
+  command->add_option("--top-k", flags.top_k, "Sample from the k most probable; 0 is off")
+      ->group("Sampling");
+  command->add_option("--top-p", flags.top_p, "Sample from the most probable that sum to p")
+      ->group("Sampling");
+  command->add_option("--seed", flags.seed, "Same seed, same answer; drawn and shown if absent")
+      ->group("Sampling");
+  command->add_option("--stop", flags.stop, "End before this text; may be repeated")
+      ->group("Sampling")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command
+      ->add_option("--stop-token-id", flags.stop_token_ids, "End after this token; may be repeated")
+      ->group("Sampling")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end marker")
+      ->group("Sampling");
+  command->add_option("--logprobs", flags.logprobs, "Show the n best candidates of each token")
+      ->group("Output");
+  command->add_flag("--json", flags.json, "One JSON object on stdout instead of text")
+      ->group("Output");
+  command->add_flag("--verbose", flags.verbose, "Also where the time went, and the hashes")
+      ->group("Output");
+  command->add_flag("--quiet", flags.quiet, "The answer alone: no figures, no progress")
+      ->group("Output");
+  command->add_option("--threads", flags.threads, "Threads; what affinity and cgroup allow")
+      ->group("Machine");
+  command->add_option("--tier", flags.tier, "portable, avx2, avx512, avx512bf16 or amx; the best")
+      ->group("Machine");
+  command->add_option("--kv-budget", flags.kv_budget, "Memory of the KV pool, such as 512MiB")
+      ->group("Machine");
+  command->add_option("--chunk", flags.chunk, "Prompt tokens in one step, 1 to 512")
+      ->group("Machine");
+  command
+      ->add_option("--expert-pipelines", flags.expert_pipelines,
+                   "Cut the experts into so many parts; the answer stays the same")
+      ->group("Machine");
+  command->add_option("--span", flags.span, "Keys per attention span; changes the config hash")
+      ->group("Numerics");
+  command->add_option("--group-fill", flags.group_fill, "neg-inf or zero; changes the config hash")
+      ->group("Numerics");
+  command->add_option("--dtype", flags.dtype, "bf16: round F16 or F32 weights, else refused")
+      ->group("Numerics");
+}
+
+void AddDoctor(CommandLine& line) {
+  CLI::App* command = line.app.add_subcommand("doctor", kDoctorExamples);
+  command->add_option("--model", line.doctor_model, "Also check this model's folder");
+  command->add_flag("--json", line.json, "One JSON object on stdout");
+}
+
+void AddVersion(CommandLine& line) {
+  CLI::App* command =
+      line.app.add_subcommand("version", "Version, own path, and which kernels this CPU can run");
+  command->add_flag("--json", line.json, "One JSON object on stdout");
+}
+
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> FlagNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options({})) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+absl::Status UnknownWord(absl::string_view kind, const std::string& word,
+                         const std::vector<std::string>& known, const std::string& help) {
+  const std::string nearest = NearestWord(word, known);
+  std::string message = absl::StrCat("unknown ", kind, " '", word, "'");
+  if (!nearest.empty()) absl::StrAppend(&message, ", did you mean '", nearest, "'?");
+  return WithHint(absl::InvalidArgumentError(message), absl::StrCat("see: ", help, " --help"));
+}
+
+// How many of the words after a flag are its values.
+size_t NumValues(const CLI::Option& option) {
+  return static_cast<size_t>(std::max(0, option.get_items_expected_min()));
+}
+
+// Walks the words as CLI11 will, and refuses the first command or flag that nobody knows.
+absl::Status FindUnknownWords(const CLI::App& app, absl::Span<const std::string> words,
+                              const std::string& help) {
+  for (size_t index = 0; index < words.size(); ++index) {
+    const std::string& word = words[index];
+    if (word == "--") return absl::OkStatus();
+    if (absl::StartsWith(word, "--")) {
+      const std::string name = word.substr(0, word.find('='));
+      const CLI::Option* option = app.get_option_no_throw(name);
+      if (option == nullptr) return UnknownWord("flag", name, FlagNames(app), help);
+      if (name == word) index += NumValues(*option);
+      continue;
+    }
+    if (absl::StartsWith(word, "-")) {
+      if (app.get_option_no_throw(word) == nullptr) {
+        return UnknownWord("flag", word, FlagNames(app), help);
+      }
+      continue;
+    }
+    const CLI::App* command = app.get_subcommand_no_throw(word);
+    if (command == nullptr) {
+      return CommandNames(app).empty()
+                 ? WithHint(
+                       absl::InvalidArgumentError(absl::StrCat("unexpected word '", word, "'")),
+                       absl::StrCat("see: ", help, " --help"))
+                 : UnknownWord("command", word, CommandNames(app), help);
+    }
+    return FindUnknownWords(*command, words.subspan(index + 1), absl::StrCat(help, " ", word));
+  }
+  return absl::OkStatus();
+}
+
+int UsageError(const absl::Status& status, const std::vector<std::string>& arguments) {
+  bool json = false;
+  for (const std::string& argument : arguments) json = json || argument == "--json";
+  PrintError(status, json ? OutputForm::kJson : OutputForm::kText);
+  return kExitUsage;
+}
+
+int RunParsed(const CommandLine& line) {
+  if (line.version) return RunVersion(/*json=*/false);
+  if (line.app.got_subcommand("generate")) return RunGenerate(line.generate);
+  if (line.app.got_subcommand("doctor")) return RunDoctor(line.doctor_model, line.json);
+  if (line.app.got_subcommand("version")) return RunVersion(line.json);
+  std::fputs(line.app.help().c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  line.app.add_flag("--version", line.version, "Version, own path and kernels");
+  AddGenerate(line);
+  AddDoctor(line);
+  AddVersion(line);
+  if (const absl::Status status = FindUnknownWords(line.app, arguments, "moebius"); !status.ok()) {
+    return UsageError(status, arguments);
+  }
+  try {
+    // CLI11 takes the words from the back.
+    line.app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& help) {
+    return line.app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return UsageError(WithHint(absl::InvalidArgumentError(error.what()), "see: moebius --help"),
+                      arguments);
+  }
+  return RunParsed(line);
+}
+
+}  // namespace moebius

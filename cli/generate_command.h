@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+#include "node/embedded.h"
+#include "router_service/generate.h"
+
+namespace moebius {
+
+/// `moebius generate` as typed. Numbers stay text until ParseGenerateFlags: they are read without
+/// the locale and refused with a sentence.
+struct GenerateFlags {
+  std::string model;
+  std::optional<std::string> prompt;
+  std::optional<std::string> prompt_file;
+  std::optional<std::string> prompt_ids;
+  std::optional<std::string> max_tokens;
+  std::optional<std::string> temperature;
+  std::optional<std::string> top_k;
+  std::optional<std::string> top_p;
+  std::optional<std::string> seed;
+  std::vector<std::string> stop;
+  std::vector<std::string> stop_token_ids;
+  std::optional<std::string> logprobs;
+  bool ignore_eos = false;
+  std::optional<std::string> threads;
+  std::optional<std::string> tier;
+  std::optional<std::string> span;
+  std::optional<std::string> group_fill;
+  std::optional<std::string> dtype;
+  std::optional<std::string> kv_budget;
+  std::optional<std::string> chunk;
+  std::optional<std::string> expert_pipelines;
+  bool json = false;
+  bool verbose = false;
+  bool quiet = false;
+};
+
+/// The same with every value read. INVALID_ARGUMENT is a usage error.
+struct GenerateArguments {
+  EmbeddedOptions node;
+  GenerateRequest request;  // without token ids
+};
+absl::StatusOr<GenerateArguments> ParseGenerateFlags(const GenerateFlags& flags);
+
+/// Runs the command and returns the exit code. Text goes to stdout as it comes (with --json one
+/// object at the end), everything else to stderr.
+int RunGenerate(const GenerateFlags& flags);
+
+}  // namespace moebius

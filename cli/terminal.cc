@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace moebius {
+namespace {
+
+constexpr absl::Duration kFirstDraw = absl::Milliseconds(500);
+constexpr absl::Duration kRedraw = absl::Milliseconds(100);
+constexpr absl::Duration kLine = absl::Seconds(5);
+
+}  // namespace
+
+TerminalInfo DescribeTerminal(int fd) {
+  TerminalInfo info;
+  info.is_terminal = isatty(fd) == 1;
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  info.may_color = info.is_terminal && (no_color == nullptr || *no_color == '\0') &&
+                   term != nullptr && std::strcmp(term, "dumb") != 0;
+  winsize size = {};
+  if (info.is_terminal && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+    info.columns = size.ws_col;
+  }
+  return info;
+}
+
+std::string DrawBar(double fraction, int width) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const double clamped = std::isfinite(fraction) ? std::clamp(fraction, 0.0, 1.0) : 0.0;
+  const int eighths = static_cast<int>(clamped * width * 8);
+  std::string out;
+  for (int cell = 0; cell < eighths / 8; ++cell) out += "█";
+  int drawn = eighths / 8;
+  if (eighths % 8 != 0) {
+    out += kEighths[eighths % 8];
+    ++drawn;
+  }
+  for (; drawn < width; ++drawn) out += "·";
+  return out;
+}
+
+std::string FormatCount(int64_t value) {
+  std::string digits = absl::StrCat(value < 0 ? -value : value);
+  for (int position = static_cast<int>(digits.size()) - 3; position > 0; position -= 3) {
+    digits.insert(static_cast<size_t>(position), ",");
+  }
+  return value < 0 ? absl::StrCat("-", digits) : digits;
+}
+
+std::string FormatRate(double value) {
+  if (!std::isfinite(value)) return "–";
+  if (value >= 100) return FormatCount(static_cast<int64_t>(value + 0.5));
+  return absl::StrFormat(value >= 10 ? "%.1f" : "%.2f", value);
+}
+
+std::string FormatBytes(int64_t bytes) {
+  static constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (value >= 1000 && unit + 1 < std::size(kUnits)) {
+    value /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+Progress::Progress(std::string label, bool quiet, const Clock& clock)
+    : label_(std::move(label)),
+      quiet_(quiet),
+      clock_(clock),
+      terminal_(DescribeTerminal(STDERR_FILENO)),
+      start_(clock.Now()),
+      next_(start_ + (terminal_.is_terminal ? kFirstDraw : kLine)) {}
+
+Progress::~Progress() { End(); }
+
+void Progress::Update(int64_t done, int64_t total, absl::string_view detail) {
+  const absl::Duration now = clock_.Now();
+  if (quiet_ || now < next_ || total <= 0) return;
+  const double fraction = static_cast<double>(done) / static_cast<double>(total);
+  if (!terminal_.is_terminal) {
+    next_ = now + kLine;
+    std::fprintf(stderr, "%s: %d %%, %s\n", label_.c_str(), static_cast<int>(fraction * 100),
+                 std::string(detail).c_str());
+    return;
+  }
+  next_ = now + kRedraw;
+  const int used = static_cast<int>(label_.size() + detail.size()) + 10;
+  const int width = std::clamp(terminal_.columns - used, 5, 40);
+  std::fprintf(stderr, "\r\x1b[K%s %s %3d %%  %s", label_.c_str(), DrawBar(fraction, width).c_str(),
+               static_cast<int>(fraction * 100), std::string(detail).c_str());
+  std::fflush(stderr);
+  drawn_ = true;
+}
+
+void Progress::End() {
+  if (!drawn_) return;
+  std::fprintf(stderr, "\r\x1b[K");
+  std::fflush(stderr);
+  drawn_ = false;
+}
+
+}  // namespace moebius

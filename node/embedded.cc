@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "node/embedded.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "attention_service/attention_pipeline.h"
+#include "expert_service/expert_pipeline.h"
+#include "moebius/base/clock.h"
+#include "moebius/base/error.h"
+#include "moebius/base/executor.h"
+#include "moebius/base/hash.h"
+#include "moebius/base/status.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/model/checkpoint.h"
+#include "moebius/placement/placement.h"
+#include "node/direct_ports.h"
+#include "node/forced_run.h"
+#include "node/host_memory.h"
+#include "router_service/lead.h"
+#include "router_service/row_pipeline.h"
+
+namespace moebius {
+namespace {
+
+// How often an idle lead looks at deadlines and at readers that are behind.
+constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
+
+absl::StatusOr<const Kernels*> ChooseKernels(std::optional<Tier> tier) {
+  if (!tier.has_value()) return &BestKernels();
+  if (const Kernels* kernels = FindKernels(*tier)) return kernels;
+  std::string reason;
+  for (const TierReport& report : TierReports()) {
+    if (report.tier == *tier) reason = report.reason;
+  }
+  return WithHint(absl::FailedPreconditionError(
+                      absl::StrCat("tier ", TierName(*tier), " cannot run on this host: ", reason)),
+                  "leave the choice to Moebius; all tiers give the same bits");
+}
+
+absl::StatusOr<std::unique_ptr<const Checkpoint>> OpenCheckpoint(const EmbeddedOptions& options) {
+  CheckpointOptions checkpoint_options;
+  checkpoint_options.config_file = options.config_file;
+  checkpoint_options.convert_to_bf16 = options.convert_to_bf16;
+  checkpoint_options.numerics.span = options.span;
+  checkpoint_options.numerics.group_fill = options.group_fill;
+  return Checkpoint::Open(options.model_path, checkpoint_options);
+}
+
+absl::StatusOr<Placement> MakePlacement(const ModelConfig& config, int num_services) {
+  const PlacementShape shape =
+      PlacementShape::Make(config.gate.num_experts, config.moe_layers, config.num_shared_experts,
+                           config.NumDenseSlices());
+  if (num_services == 1) return Placement::SingleService(shape);
+  StaticPlacementOptions options;
+  options.num_services = num_services;
+  options.shared_slice_replicas = 1;  // one memory holds them all
+  return Placement::Static(shape, options);
+}
+
+// What generation_config.json suggests, else greedy.
+SamplingParams DefaultSampling(const GenerationDefaults& generation) {
+  SamplingParams sampling;
+  if (generation.do_sample == false) return sampling;
+  sampling.temperature = generation.temperature.value_or(generation.do_sample == true ? 1.0 : 0.0);
+  sampling.top_p = generation.top_p.value_or(sampling.top_p);
+  sampling.top_k = generation.top_k.value_or(sampling.top_k);
+  return sampling;
+}
+
+// Bytes that the parameters outside the feed-forward part take as bf16.
+int64_t OtherBytes(const Checkpoint& checkpoint) {
+  int64_t bytes = 0;
+  for (const Parameter& parameter : checkpoint.match().parameters) {
+    if (parameter.key.part >= Part::kSharedGate) continue;
+    int64_t elements = 1;
+    for (const int64_t size : parameter.shape) elements *= size;
+    bytes += elements * 2;
+  }
+  return bytes;
+}
+
+// Adds up the progress of parts that are loaded one after the other.
+class LoadMeter {
+ public:
+  LoadMeter(const EmbeddedOptions& options, int64_t total_bytes)
+      : report_(options.on_load), total_bytes_(total_bytes) {}
+  void Report(int64_t part_bytes) {
+    if (report_) report_({std::min(done_bytes_ + part_bytes, total_bytes_), total_bytes_});
+  }
+  void EndPart(int64_t part_bytes) {
+    done_bytes_ += part_bytes;
+    Report(0);
+  }
+
+ private:
+  const std::function<void(const LoadProgress&)> report_;
+  const int64_t total_bytes_;
+  int64_t done_bytes_ = 0;
+};
+
+}  // namespace
+
+class EmbeddedNode::Impl {
+ public:
+  static absl::StatusOr<std::unique_ptr<Impl>> Open(const EmbeddedOptions& options) {
+    auto impl = std::make_unique<Impl>();
+    MOEBIUS_ASSIGN_OR_RETURN(impl->kernels_, ChooseKernels(options.tier));
+    MOEBIUS_ASSIGN_OR_RETURN(impl->checkpoint_, OpenCheckpoint(options));
+    MOEBIUS_ASSIGN_OR_RETURN(impl->placement_,
+                             MakePlacement(impl->config(), options.num_expert_pipelines));
+    impl->executor_ = std::make_unique<Executor>(options.num_threads > 0 ? options.num_threads
+                                                                         : DefaultNumThreads());
+    if (auto tokenizer = impl->checkpoint_->MakeTokenizer(); tokenizer.ok()) {
+      impl->tokenizer_ = *std::move(tokenizer);
+    }
+    MOEBIUS_RETURN_IF_ERROR(impl->Load(options));
+    impl->Start(options);
+    return impl;
+  }
+
+  ~Impl() {
+    if (lead_ == nullptr) return;
+    lead_->Shutdown();
+    stepping_thread_.join();
+  }
+
+  const ModelConfig& config() const { return checkpoint_->config(); }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  Lead& lead() { return *lead_; }
+
+  EmbeddedInfo info() const {
+    EmbeddedInfo info;
+    info.tier = std::string(TierName(kernels_->tier));
+    info.num_threads = executor_->num_threads();
+    info.config_hash = FormatHash64(checkpoint_->config_hash());
+    info.model_hash = FormatHash64(checkpoint_->model_hash());
+    info.weight_bytes = weight_bytes_;
+    info.kv_budget_bytes = kv_budget_bytes_;
+    const KvPool pool = rows_->kv_pool();
+    info.kv_capacity_tokens = pool.num_blocks * pool.block_tokens;
+    info.max_positions = std::min(config().max_positions, info.kv_capacity_tokens);
+    return info;
+  }
+
+  absl::StatusOr<ForcedLogits> TeacherForced(absl::Span<const int64_t> token_ids,
+                                             absl::Span<const int64_t> rows) {
+    absl::StatusOr<ForcedLogits> forced = absl::UnknownError("not run");
+    // One body: no step of the lead runs in between, and none of its KV can be taken.
+    executor_->Run([&] { forced = RunForced(config(), *rows_, chunk_rows_, token_ids, rows); });
+    return forced;
+  }
+
+ private:
+  absl::Status Load(const EmbeddedOptions& options) {
+    const HostMemory memory = ReadHostMemory();
+    kv_budget_bytes_ =
+        options.kv_budget_bytes > 0 ? options.kv_budget_bytes : DefaultKvBudgetBytes(memory);
+    std::vector<std::vector<HeldExpert>> held;
+    int64_t expert_bytes = 0;
+    for (int32_t service = 0; service < placement_.num_services(); ++service) {
+      held.push_back(placement_.HeldBy(ServiceId(service)));
+      expert_bytes += ExpertPipeline::PackedBytes(*checkpoint_, held.back());
+    }
+    const int64_t other_bytes = OtherBytes(*checkpoint_);
+    MOEBIUS_RETURN_IF_ERROR(CheckMemory(memory, expert_bytes + other_bytes));
+
+    LoadMeter meter(options, expert_bytes + other_bytes);
+    MOEBIUS_ASSIGN_OR_RETURN(weights_, RouterWeights::Load(*checkpoint_, *kernels_));
+    MOEBIUS_ASSIGN_OR_RETURN(
+        attention_, AttentionPipeline::Load(*checkpoint_, *kernels_, *executor_, kv_budget_bytes_));
+    meter.EndPart(other_bytes);
+    weight_bytes_ = weights_.bytes() + attention_->weight_bytes();
+    std::vector<ExpertPipeline*> pipelines;
+    for (const std::vector<HeldExpert>& ids : held) {
+      MOEBIUS_ASSIGN_OR_RETURN(
+          std::unique_ptr<ExpertPipeline> pipeline,
+          ExpertPipeline::Load(*checkpoint_, ids, *kernels_, *executor_,
+                               [&meter](int64_t loaded, int64_t) { meter.Report(loaded); }));
+      meter.EndPart(pipeline->weight_bytes());
+      weight_bytes_ += pipeline->weight_bytes();
+      pipelines.push_back(pipeline.get());
+      experts_.push_back(std::move(pipeline));
+    }
+    attention_port_ = std::make_unique<DirectAttention>(attention_.get());
+    expert_port_ = std::make_unique<DirectExperts>(executor_.get(), std::move(pipelines));
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckMemory(const HostMemory& memory, int64_t weight_bytes) const {
+    const int64_t needed = weight_bytes + kv_budget_bytes_;
+    if (memory.limit_bytes == 0 || needed <= memory.limit_bytes) return absl::OkStatus();
+    return WithHint(
+        absl::ResourceExhaustedError(
+            absl::StrCat("weights need ", weight_bytes, " bytes and the KV pool ", kv_budget_bytes_,
+                         ", together more than the ", memory.limit_bytes,
+                         " that this process may use (by ", memory.source, ")")),
+        "give a smaller --kv-budget, raise the memory limit, or spread the experts over hosts");
+  }
+
+  void Start(const EmbeddedOptions& options) {
+    RowPipeline::Parts parts;
+    parts.config = &checkpoint_->config();
+    parts.numerics = &checkpoint_->numerics();
+    parts.weights = &weights_;
+    parts.kernels = kernels_;
+    parts.executor = executor_.get();
+    parts.attention = attention_port_.get();
+    parts.experts = expert_port_.get();
+    parts.placement = &placement_;
+    rows_ = std::make_unique<RowPipeline>(parts);
+    chunk_rows_ = options.chunk_rows > 0 ? options.chunk_rows : options.row_budget;
+
+    LeadOptions lead;
+    lead.schedule.row_budget = options.row_budget;
+    lead.schedule.chunk_rows = chunk_rows_;
+    lead.vocab_size = config().vocab_size;
+    lead.max_positions = config().max_positions;
+    lead.eos_token_ids = config().eos_token_ids;
+    lead.sampling = DefaultSampling(checkpoint_->generation_defaults());
+    lead_ = std::make_unique<Lead>(lead, rows_.get(), executor_.get(), tokenizer_.get(),
+                                   Clock::Monotonic());
+    stepping_thread_ = std::thread([this] { StepUntilShutdown(); });
+  }
+
+  // A whole step is one body: all its phases and both direct ports run inline on the executor.
+  void StepUntilShutdown() {
+    while (!lead_->is_shut_down()) {
+      bool stepped = false;
+      executor_->Run([&] { stepped = lead_->RunOneStep(); });
+      if (!stepped) lead_->WaitForWork(kIdleWait);
+    }
+  }
+
+  // In the order of dependence; the end is the reverse.
+  const Kernels* kernels_ = nullptr;
+  std::unique_ptr<const Checkpoint> checkpoint_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Placement placement_;
+  std::unique_ptr<Executor> executor_;
+  int64_t kv_budget_bytes_ = 0;
+  int64_t weight_bytes_ = 0;
+  int64_t chunk_rows_ = 0;
+  RouterWeights weights_;
+  std::unique_ptr<AttentionPipeline> attention_;
+  std::vector<std::unique_ptr<ExpertPipeline>> experts_;
+  std::unique_ptr<DirectAttention> attention_port_;
+  std::unique_ptr<DirectExperts> expert_port_;
+  std::unique_ptr<RowPipeline> rows_;
+  std::unique_ptr<Lead> lead_;
+  std::thread stepping_thread_;
+};
+
+EmbeddedNode::EmbeddedNode(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+EmbeddedNode::~EmbeddedNode() = default;
+
+absl::StatusOr<std::unique_ptr<EmbeddedNode>> EmbeddedNode::Open(const EmbeddedOptions& options) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl, Impl::Open(options));
+  return std::unique_ptr<EmbeddedNode>(new EmbeddedNode(std::move(impl)));
+}
+
+const ModelConfig& EmbeddedNode::config() const { return impl_->config(); }
+const Tokenizer* EmbeddedNode::tokenizer() const { return impl_->tokenizer(); }
+EmbeddedInfo EmbeddedNode::info() const { return impl_->info(); }
+LeadUsage EmbeddedNode::usage() const { return impl_->lead().usage(); }
+LeadCounters EmbeddedNode::counters() const { return impl_->lead().counters(); }
+
+absl::StatusOr<std::shared_ptr<GenerateStream>> EmbeddedNode::Submit(
+    const GenerateRequest& request) {
+  return impl_->lead().Submit(request);
+}
+
+absl::Status EmbeddedNode::Generate(const GenerateRequest& request,
+                                    absl::FunctionRef<bool(const GenerateEvent&)> on_event) {
+  MOEBIUS_ASSIGN_OR_RETURN(const std::shared_ptr<GenerateStream> stream, Submit(request));
+  while (const std::optional<GenerateEvent> event = stream->Next()) {
+    if (!on_event(*event)) stream->Cancel();
+  }
+  return stream->status();
+}
+
+absl::StatusOr<ForcedLogits> EmbeddedNode::TeacherForced(absl::Span<const int64_t> token_ids,
+                                                         absl::Span<const int64_t> rows) {
+  return impl_->TeacherForced(token_ids, rows);
+}
+
+}  // namespace moebius

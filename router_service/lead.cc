@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router_service/lead.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+#include "moebius/base/check.h"
+#include "moebius/base/error.h"
+#include "moebius/base/mutex.h"
+#include "moebius/base/random.h"
+#include "router_service/admission.h"
+#include "router_service/session.h"
+
+namespace moebius {
+namespace {
+
+// Seeds that are drawn stay below 2^53, so that every JSON reader keeps them whole.
+uint64_t DrawSeed() { return SeedFromSystem() >> 11; }
+
+// Running requests in the order in which the queue lets them in.
+bool EntersBefore(const Session& a, const Session& b) {
+  if (a.priority() != b.priority()) return a.priority() > b.priority();
+  return a.arrival() < b.arrival();
+}
+
+}  // namespace
+
+class Lead::Impl {
+ public:
+  Impl(const LeadOptions& options, RowOwnerPort* owner, Executor* executor,
+       const Tokenizer* tokenizer, const Clock& clock)
+      : options_(options),
+        owner_(owner),
+        executor_(executor),
+        tokenizer_(tokenizer),
+        clock_(clock),
+        pool_(owner->kv_pool()),
+        wake_(std::make_shared<Wake>()) {}
+
+  absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request) {
+    absl::StatusOr<std::shared_ptr<GenerateStream>> stream = TrySubmit(request);
+    MutexLock lock(mutex_);
+    ++counters_.requests;
+    if (!stream.ok()) ++counters_.rejected;
+    return stream;
+  }
+
+  bool RunOneStep() {
+    AcceptSubmissions();
+    EndCancelled();
+    AdmitQueued();
+    const std::vector<ScheduledRows> schedule = Schedule();
+    if (schedule.empty()) return false;
+    RunSchedule(schedule, Isolation::kTogether);
+    EndCancelled();
+    PublishUsage();
+    return true;
+  }
+
+  void WaitForWork(absl::Duration timeout) {
+    MutexLock lock(wake_->mutex);
+    if (!wake_->raised) wake_->condition.WaitWithTimeout(wake_->mutex, timeout);
+    wake_->raised = false;
+  }
+
+  // Only after Shutdown, when nobody steps any more.
+  void EndEverything() {
+    AcceptSubmissions();
+    EndCancelled();
+  }
+
+  void Shutdown() {
+    {
+      MutexLock lock(mutex_);
+      shut_down_ = true;
+    }
+    wake_->Raise();
+  }
+
+  bool is_shut_down() const {
+    MutexLock lock(mutex_);
+    return shut_down_;
+  }
+
+  LeadUsage usage() const {
+    MutexLock lock(mutex_);
+    LeadUsage usage = usage_;
+    usage.queued_requests += static_cast<int64_t>(submitted_.size());
+    return usage;
+  }
+
+  LeadCounters counters() const {
+    MutexLock lock(mutex_);
+    return counters_;
+  }
+
+ private:
+  using SessionPointer = std::unique_ptr<Session>;
+  enum class Isolation { kTogether, kAlone };
+
+  // Outlives the lead: a reader may wake it after its end.
+  struct Wake {
+    Mutex mutex;
+    CondVar condition;
+    bool raised = false;
+    void Raise() {
+      MutexLock lock(mutex);
+      raised = true;
+      condition.SignalAll();
+    }
+  };
+
+  absl::StatusOr<std::shared_ptr<GenerateStream>> TrySubmit(const GenerateRequest& request) {
+    if (!request.stop.empty() && tokenizer_ == nullptr) {
+      return WithHint(
+          absl::UnimplementedError("stop strings need a tokenizer that this build reads"),
+          "use stop_token_ids");
+    }
+    const uint64_t seed = DrawSeed();
+    absl::StatusOr<AdmittedRequest> admitted =
+        AdmitRequest(request, options_, pool_, absl::StrCat("request-", absl::Hex(seed)), seed);
+    if (!admitted.ok()) return admitted.status();
+    auto stream = std::make_shared<GenerateStream>(static_cast<size_t>(options_.max_queued_events),
+                                                   [wake = wake_] { wake->Raise(); });
+    {
+      MutexLock lock(mutex_);
+      if (shut_down_) return absl::UnavailableError("shutting down: no new requests are taken");
+      const int64_t waiting = usage_.queued_requests + static_cast<int64_t>(submitted_.size());
+      if (waiting >= options_.max_queued_requests) {
+        return WithHint(
+            absl::ResourceExhaustedError(absl::StrCat(
+                waiting, " requests are queued, the limit is ", options_.max_queued_requests)),
+            "try again later");
+      }
+      if (!ids_.insert(admitted->request_id).second) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("request_id '", admitted->request_id, "' is running"));
+      }
+      const uint64_t arrival = next_session_++;
+      submitted_.push_back(std::make_unique<Session>(SessionId(arrival), *std::move(admitted),
+                                                     request, tokenizer_, stream, clock_.Now()));
+    }
+    wake_->Raise();
+    return stream;
+  }
+
+  void AcceptSubmissions() {
+    MutexLock lock(mutex_);
+    for (SessionPointer& session : submitted_) queued_.push_back(std::move(session));
+    submitted_.clear();
+    std::sort(queued_.begin(), queued_.end(), [](const SessionPointer& a, const SessionPointer& b) {
+      return EntersBefore(*a, *b);
+    });
+    UpdateUsage();
+  }
+
+  // Ends, in both tables, what its reader, its deadline or a shutdown ends.
+  void EndCancelled() {
+    const bool shut_down = is_shut_down();
+    const absl::Duration now = clock_.Now();
+    const auto end_where_due = [&](SessionPointer& session) {
+      if (shut_down) {
+        Fail(*session, absl::UnavailableError("shutting down"));
+      } else if (session->cancelled()) {
+        session->FinishAborted(now);
+        Count(&LeadCounters::cancelled);
+      } else if (now >= session->deadline()) {
+        Fail(*session, absl::DeadlineExceededError(absl::StrCat("the deadline passed after ",
+                                                                session->num_generated(), " of ",
+                                                                session->max_tokens(), " tokens")));
+      } else if (session->UpdatePause(now) > options_.max_pause) {
+        Fail(*session,
+             absl::ResourceExhaustedError(absl::StrCat("the reader did not take its events for ",
+                                                       absl::FormatDuration(options_.max_pause))));
+      }
+    };
+    for (SessionPointer& session : queued_) end_where_due(session);
+    for (SessionPointer& session : running_) end_where_due(session);
+    RemoveEnded();
+  }
+
+  // In order, and none overtakes one that waits for KV: so nobody waits for ever.
+  void AdmitQueued() {
+    size_t admitted = 0;
+    for (; admitted < queued_.size(); ++admitted) {
+      Session& session = *queued_[admitted];
+      if (static_cast<int64_t>(running_.size()) >= options_.max_running_sessions) break;
+      if (reserved_blocks_ + session.kv_blocks() > pool_.num_blocks) break;
+      reserved_blocks_ += session.kv_blocks();
+      session.OnAdmitted(clock_.Now());
+      by_id_[session.id().value()] = &session;
+      running_.push_back(std::move(queued_[admitted]));
+    }
+    queued_.erase(queued_.begin(), queued_.begin() + static_cast<std::ptrdiff_t>(admitted));
+    PublishUsage();
+  }
+
+  std::vector<ScheduledRows> Schedule() {
+    demands_.clear();
+    for (const SessionPointer& session : running_) demands_.push_back(session->Demand());
+    return BuildStepSchedule(demands_, options_.schedule, step_);
+  }
+
+  // Runs one step of these rows and hands each session what it gets from it. A step that fails for
+  // good is run again session by session: whoever causes the failure fails alone.
+  void RunSchedule(absl::Span<const ScheduledRows> schedule, Isolation isolation) {
+    BuildRequest(schedule);
+    const absl::Status status = RunStepWithRetries();
+    if (status.ok()) {
+      DeliverStep(schedule);
+    } else if (isolation == Isolation::kAlone || schedule.size() == 1) {
+      Fail(*by_id_.at(schedule[0].session.value()), status);
+    } else {
+      for (const ScheduledRows& rows : schedule) {
+        RunSchedule(absl::MakeConstSpan(&rows, 1), Isolation::kAlone);
+      }
+    }
+    RemoveEnded();
+  }
+
+  void BuildRequest(absl::Span<const ScheduledRows> schedule) {
+    request_.plan.step = step_++;
+    request_.plan.attempt = 0;
+    request_.plan.sessions.clear();
+    request_.plan.num_rows = 0;
+    request_.token_ids.clear();
+    request_.logit_rows.clear();
+    for (const ScheduledRows& rows : schedule) {
+      by_id_.at(rows.session.value())->AppendRows(rows.num_rows, &request_);
+    }
+  }
+
+  absl::Status RunStepWithRetries() {
+    absl::Status status;
+    for (int64_t attempt = 0; attempt < options_.max_step_attempts; ++attempt) {
+      request_.plan.attempt = static_cast<uint64_t>(attempt);
+      status = owner_->RunStep(request_, &result_);
+      MutexLock lock(mutex_);
+      ++counters_.steps;
+      if (status.ok()) {
+        counters_.figures.Add(result_.figures);
+        counters_.nonfinite_rows += static_cast<int64_t>(result_.nonfinite_rows.size());
+        return status;
+      }
+      if (!IsRetryable(status)) return status;
+      ++counters_.retried_steps;
+    }
+    return status;
+  }
+
+  // Sampling is output arithmetic: it runs on the executor like every other.
+  void DeliverStep(absl::Span<const ScheduledRows> schedule) {
+    executor_->Run([&] {
+      size_t logit_index = 0;
+      for (size_t index = 0; index < schedule.size(); ++index) {
+        Session& session = *by_id_.at(schedule[index].session.value());
+        const SessionRows& rows = request_.plan.sessions[index];
+        const bool has_logits = logit_index < request_.logit_rows.size() &&
+                                request_.logit_rows[logit_index] < rows.row_end();
+        absl::Span<const float> logits;
+        if (has_logits) logits = result_.logits.rows().span(static_cast<int64_t>(logit_index++));
+        DeliverRows(session, rows, logits);
+      }
+    });
+  }
+
+  void DeliverRows(Session& session, const SessionRows& rows, absl::Span<const float> logits) {
+    const auto bad = std::lower_bound(result_.nonfinite_rows.begin(), result_.nonfinite_rows.end(),
+                                      rows.row_begin);
+    if (bad != result_.nonfinite_rows.end() && *bad < rows.row_end()) {
+      const int64_t position = rows.position_begin + (*bad - rows.row_begin);
+      Fail(session, WithHint(absl::InvalidArgumentError(absl::StrCat(
+                                 "the token at position ", position,
+                                 " led to values that are not finite; this request ends, others "
+                                 "go on")),
+                             "check the weights with: moebius model verify"));
+      return;
+    }
+    const absl::Duration now = clock_.Now();
+    session.OnRowsDone(rows.num_rows, result_.figures);
+    if (!logits.empty()) {
+      const absl::Status sampled = session.AcceptLogits(logits, sampler_, now);
+      if (!sampled.ok()) return Fail(session, sampled);
+    }
+    if (session.TakeRecompute()) owner_->EndSession(session.id());
+    session.Deliver(now);
+    if (session.finished()) Count(&LeadCounters::finished);
+  }
+
+  void Fail(Session& session, const absl::Status& status) {
+    if (session.finished()) return;
+    session.FinishFailed(status);
+    Count(&LeadCounters::failed);
+  }
+
+  void RemoveEnded() {
+    const auto ended = [this](const SessionPointer& session) {
+      if (!session->finished()) return false;
+      if (by_id_.erase(session->id().value()) != 0) {
+        reserved_blocks_ -= session->kv_blocks();
+        owner_->EndSession(session->id());
+      }
+      MutexLock lock(mutex_);
+      ids_.erase(session->request_id());
+      return true;
+    };
+    queued_.erase(std::remove_if(queued_.begin(), queued_.end(), ended), queued_.end());
+    running_.erase(std::remove_if(running_.begin(), running_.end(), ended), running_.end());
+    PublishUsage();
+  }
+
+  void Count(int64_t LeadCounters::*counter) {
+    MutexLock lock(mutex_);
+    ++(counters_.*counter);
+  }
+
+  void PublishUsage() {
+    MutexLock lock(mutex_);
+    UpdateUsage();
+  }
+
+  void UpdateUsage() MOEBIUS_REQUIRES(mutex_) {
+    usage_.queued_requests = static_cast<int64_t>(queued_.size());
+    usage_.running_sessions = static_cast<int64_t>(running_.size());
+    usage_.reserved_kv_tokens = reserved_blocks_ * pool_.block_tokens;
+  }
+
+  const LeadOptions options_;
+  RowOwnerPort* const owner_;
+  Executor* const executor_;
+  const Tokenizer* const tokenizer_;
+  const Clock& clock_;
+  const KvPool pool_;
+  const std::shared_ptr<Wake> wake_;
+
+  // The stepping thread's own.
+  std::vector<SessionPointer> queued_;
+  std::vector<SessionPointer> running_;
+  std::map<uint64_t, Session*> by_id_;  // running ones
+  std::vector<SessionDemand> demands_;
+  StepRequest request_;
+  StepResult result_;
+  Sampler sampler_;
+  uint64_t step_ = 0;
+  int64_t reserved_blocks_ = 0;
+
+  mutable Mutex mutex_;
+  std::vector<SessionPointer> submitted_ MOEBIUS_GUARDED_BY(mutex_);
+  std::set<std::string> ids_ MOEBIUS_GUARDED_BY(mutex_);  // queued and running
+  uint64_t next_session_ MOEBIUS_GUARDED_BY(mutex_) = 1;
+  bool shut_down_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  LeadUsage usage_ MOEBIUS_GUARDED_BY(mutex_);
+  LeadCounters counters_ MOEBIUS_GUARDED_BY(mutex_);
+};
+
+Lead::Lead(const LeadOptions& options, RowOwnerPort* owner, Executor* executor,
+           const Tokenizer* tokenizer, const Clock& clock)
+    : impl_(std::make_unique<Impl>(options, owner, executor, tokenizer, clock)) {}
+
+Lead::~Lead() {
+  impl_->Shutdown();
+  impl_->EndEverything();
+}
+
+absl::StatusOr<std::shared_ptr<GenerateStream>> Lead::Submit(const GenerateRequest& request) {
+  return impl_->Submit(request);
+}
+bool Lead::RunOneStep() { return impl_->RunOneStep(); }
+void Lead::WaitForWork(absl::Duration timeout) { impl_->WaitForWork(timeout); }
+void Lead::Shutdown() { impl_->Shutdown(); }
+bool Lead::is_shut_down() const { return impl_->is_shut_down(); }
+LeadUsage Lead::usage() const { return impl_->usage(); }
+LeadCounters Lead::counters() const { return impl_->counters(); }
+
+}  // namespace moebius

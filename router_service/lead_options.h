@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+
+#include "router_service/sampler.h"
+#include "router_service/step_schedule.h"
+
+namespace moebius {
+
+/// Bounds and defaults of a lead. Every length and count that a request can push has one.
+struct LeadOptions {
+  ScheduleLimits schedule;
+  int64_t vocab_size = 0;
+  int64_t max_positions = 0;  // prompt + max_tokens <= this
+  std::vector<int64_t> eos_token_ids;
+  SamplingParams sampling;             // for what a request leaves unset; its seed is not used
+  int64_t default_max_tokens = 256;    // or what fits behind the prompt, if less
+  int64_t max_queued_requests = 1024;  // beyond: RESOURCE_EXHAUSTED
+  int64_t max_running_sessions = 256;  // beyond: queued
+  int64_t max_queued_events = 64;      // of one request; a full queue pauses the session
+  absl::Duration max_pause = absl::Seconds(60);  // a reader that is behind for longer: ends
+  int64_t max_stop_token_ids = 64;
+  int64_t max_stop_strings = 16;
+  int64_t max_stop_bytes = 256;
+  int64_t max_logprobs = 32;
+  int64_t max_step_attempts = 3;
+};
+
+}  // namespace moebius
