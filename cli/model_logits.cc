@@ -2,20 +2,21 @@
 #include "cli/model_logits.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <memory>
-#include <optional>
+#include <utility>
 #include <vector>
 
-#include "CLI/CLI.hpp"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/arguments.h"
+#include "cli/error_output.h"
+#include "cli/exit_code.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/status.h"
+#include "moebius/kernels/tier.h"
 #include "moebius/model/checkpoint.h"
 #include "node/embedded.h"
 #include "node/forced_logits.h"
@@ -25,75 +26,123 @@
 namespace moebius {
 namespace {
 
-std::optional<GroupFill> GroupFillOf(const ModelLogitsOptions& options) {
-  if (options.group_fill.empty()) return std::nullopt;
-  return options.group_fill == "zero" ? GroupFill::kZero : GroupFill::kNegativeInfinity;
+/// The flags with every value read.
+struct Arguments {
+  EmbeddedOptions node;  // of the reference path too, as far as that has them
+  bool fast = false;
+  std::vector<int64_t> token_ids;
+};
+
+// Whether a flag has the first or the second of the two words that it may have.
+absl::StatusOr<bool> IsFirst(absl::string_view flag, const std::string& value,
+                             absl::string_view first, absl::string_view second) {
+  if (value == first) return true;
+  if (value == second) return false;
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, " is '", value, "'; it must be ", first, " or ", second));
 }
 
-absl::StatusOr<ForcedLogits> ComputeReference(const ModelLogitsOptions& options,
-                                              const std::vector<int64_t>& token_ids) {
+absl::Status ParseFastFlags(const ModelLogitsFlags& flags, EmbeddedOptions& node) {
+  if (flags.dtype.has_value()) {
+    if (*flags.dtype != "bf16") {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--dtype is '", *flags.dtype, "'; it must be bf16"));
+    }
+    node.convert_to_bf16 = true;
+  }
+  if (flags.span.has_value()) {
+    MOEBIUS_ASSIGN_OR_RETURN(const int64_t span, ParseInteger("--span", *flags.span));
+    if (span < 32 || span > (int64_t{1} << 20)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--span is ", span, "; it must be from 32 to 1048576"));
+    }
+    node.span = static_cast<int32_t>(span);
+  }
+  if (flags.tier.has_value()) {
+    node.tier = ParseTier(*flags.tier);
+    if (!node.tier.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--tier is '", *flags.tier, "'; it must be portable, avx2, avx512, avx512bf16 or amx"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Arguments> ParseFlags(const ModelLogitsFlags& flags) {
+  Arguments arguments;
+  arguments.node.model_path = flags.model;
+  arguments.node.config_file = flags.config.value_or("");
+  MOEBIUS_ASSIGN_OR_RETURN(arguments.fast, IsFirst("--compute", flags.compute.value_or("reference"),
+                                                   "fast", "reference"));
+  if (flags.group_fill.has_value()) {
+    MOEBIUS_ASSIGN_OR_RETURN(const bool zero,
+                             IsFirst("--group-fill", *flags.group_fill, "zero", "neg-inf"));
+    arguments.node.group_fill = zero ? GroupFill::kZero : GroupFill::kNegativeInfinity;
+  }
+  arguments.node.num_threads = DefaultNumThreads();
+  if (flags.threads.has_value()) {
+    MOEBIUS_ASSIGN_OR_RETURN(const int64_t threads, ParseInteger("--threads", *flags.threads));
+    if (threads < 1 || threads > 1024) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--threads is ", threads, "; it must be from 1 to 1024"));
+    }
+    arguments.node.num_threads = static_cast<int>(threads);
+  }
+  if (!arguments.fast && (flags.dtype || flags.span || flags.tier)) {
+    return WithHint(
+        absl::InvalidArgumentError("--dtype, --span and --tier mean nothing to the fp32 reference"),
+        "add --compute=fast, or leave them out");
+  }
+  MOEBIUS_RETURN_IF_ERROR(ParseFastFlags(flags, arguments.node));
+  MOEBIUS_ASSIGN_OR_RETURN(arguments.token_ids, ReadPromptIds(flags.prompt_ids));
+  if (arguments.token_ids.empty()) {
+    return WithHint(absl::InvalidArgumentError("--prompt-ids holds no token ids"),
+                    "give at least one, for instance --prompt-ids 256,72,105");
+  }
+  return arguments;
+}
+
+// Fails where the model is at fault; what the ids are judged for comes later.
+absl::StatusOr<std::unique_ptr<const ReferenceModel>> LoadReference(
+    const EmbeddedOptions& options) {
   CheckpointOptions checkpoint_options;
   checkpoint_options.config_file = options.config_file;
   checkpoint_options.reads_as_stored = true;
-  checkpoint_options.numerics.group_fill = GroupFillOf(options);
+  checkpoint_options.numerics.group_fill = options.group_fill;
   MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<const Checkpoint> checkpoint,
-                           Checkpoint::Open(options.model, checkpoint_options));
-  MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<const ReferenceModel> model,
-                           ReferenceModel::Load(*checkpoint));
-  Executor executor(options.threads > 0 ? options.threads : DefaultNumThreads());
-  return ForwardReference(*model, executor, token_ids, /*rows=*/{});
+                           Checkpoint::Open(options.model_path, checkpoint_options));
+  return ReferenceModel::Load(*checkpoint);
 }
 
-absl::StatusOr<ForcedLogits> ComputeFast(const ModelLogitsOptions& options,
-                                         const std::vector<int64_t>& token_ids) {
-  EmbeddedOptions embedded_options;
-  embedded_options.model_path = options.model;
-  embedded_options.config_file = options.config_file;
-  embedded_options.num_threads = options.threads;
-  embedded_options.group_fill = GroupFillOf(options);
-  embedded_options.convert_to_bf16 = options.dtype == "bf16";
-  MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<EmbeddedNode> node,
-                           EmbeddedNode::Open(embedded_options));
-  return node->TeacherForced(token_ids);
+int Fail(const absl::Status& status, ExitCode code) {
+  PrintError(status, OutputForm::kText);
+  return code;
 }
 
 }  // namespace
 
-CLI::App* AddModelLogits(CLI::App& model_command, ModelLogitsOptions& options) {
-  CLI::App* command = model_command.add_subcommand(
-      "logits", "Write logits and chosen experts of given token ids to a file");
-  command->add_option("--model", options.model, "Model folder (config.json and safetensors)")
-      ->required();
-  command->add_option("--prompt-ids", options.prompt_ids, "Token ids: 1,2,3 or a file")->required();
-  command->add_option("--out", options.out, "The safetensors file to write")->required();
-  command->add_option("--compute", options.compute, "fp32 throughout, or what serves")
-      ->check(CLI::IsMember({"reference", "fast"}))
-      ->capture_default_str();
-  command->add_option("--group-fill", options.group_fill, "Scores outside the kept groups")
-      ->check(CLI::IsMember({"neg-inf", "zero"}));
-  command->add_option("--config", options.config_file, "Read this instead of the config.json");
-  command
-      ->add_option("--dtype", options.dtype, "bf16: round F16 and F32 weights for --compute=fast")
-      ->check(CLI::IsMember({"bf16"}));
-  command->add_option("--threads", options.threads, "Threads; all that this process may use")
-      ->check(CLI::Range(1, 1024));
-  return command;
-}
-
-absl::Status RunModelLogits(const ModelLogitsOptions& options) {
-  MOEBIUS_ASSIGN_OR_RETURN(const std::vector<int64_t> token_ids, ReadPromptIds(options.prompt_ids));
-  if (token_ids.empty()) {
-    return WithHint(absl::InvalidArgumentError("--prompt-ids holds no token ids"),
-                    "give at least one, for instance --prompt-ids 256,72,105");
+int RunModelLogits(const ModelLogitsFlags& flags) {
+  const absl::StatusOr<Arguments> arguments = ParseFlags(flags);
+  if (!arguments.ok()) return Fail(arguments.status(), kExitUsage);
+  absl::StatusOr<ForcedLogits> forced = absl::UnknownError("not computed");
+  if (arguments->fast) {
+    const auto node = EmbeddedNode::Open(arguments->node);
+    if (!node.ok()) return Fail(node.status(), kExitModel);
+    forced = (*node)->TeacherForced(arguments->token_ids);
+  } else {
+    const auto model = LoadReference(arguments->node);
+    if (!model.ok()) return Fail(model.status(), kExitModel);
+    Executor executor(arguments->node.num_threads);
+    forced = ForwardReference(**model, executor, arguments->token_ids, /*rows=*/{});
   }
-  MOEBIUS_ASSIGN_OR_RETURN(const ForcedLogits forced, options.compute == "fast"
-                                                          ? ComputeFast(options, token_ids)
-                                                          : ComputeReference(options, token_ids));
-  MOEBIUS_RETURN_IF_ERROR(WriteLogitsFile(forced, options.out));
+  if (!forced.ok()) return Fail(forced.status(), kExitFailed);
+  const absl::Status written = WriteLogitsFile(*forced, flags.out);
+  if (!written.ok()) return Fail(written, kExitFailed);
   absl::PrintF("%s: logits [%d, %d] fp32, experts and weights [%d, %d] of %d MoE layers (%s)\n",
-               options.out, forced.num_tokens, forced.logits.width(), forced.num_tokens,
-               forced.top_k, forced.layers.size(), options.compute);
-  return absl::OkStatus();
+               EscapeControls(flags.out), forced->num_tokens, forced->logits.width(),
+               forced->num_tokens, forced->top_k, forced->layers.size(),
+               arguments->fast ? "fast" : "reference");
+  return kExitOk;
 }
 
 }  // namespace moebius

@@ -1,34 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
-
-#include "absl/status/status.h"
-
-namespace CLI {
-class App;
-}
 
 namespace moebius {
 
-/// What `moebius model logits` was asked for; flags as typed.
-struct ModelLogitsOptions {
-  std::string model;                  // a Hugging Face folder
-  std::string prompt_ids;             // as ReadPromptIds reads it
-  std::string out;                    // the safetensors file to write
-  std::string compute = "reference";  // or "fast"
-  std::string group_fill;             // "neg-inf", "zero"; empty: the model's
-  std::string config_file;            // read instead of the folder's config.json
-  std::string dtype;                  // "bf16": the fast path may round F16 and F32 weights
-  int threads = 0;                    // 0: DefaultNumThreads()
+/// `moebius model logits` as typed.
+struct ModelLogitsFlags {
+  std::string model;                      // a Hugging Face folder
+  std::string prompt_ids;                 // as ReadPromptIds reads it
+  std::string out;                        // the safetensors file to write
+  std::optional<std::string> compute;     // reference (the default) or fast
+  std::optional<std::string> group_fill;  // neg-inf or zero; absent: the model's
+  std::optional<std::string> config;      // read instead of the folder's config.json
+  std::optional<std::string> dtype;       // bf16: the fast path may round F16 and F32 weights
+  std::optional<std::string> span;        // of the fast path
+  std::optional<std::string> tier;        // of the fast path
+  std::optional<std::string> threads;
 };
 
-/// Adds the command under `moebius model`. `options` is filled when the line is parsed and must
-/// outlive that.
-CLI::App* AddModelLogits(CLI::App& model_command, ModelLogitsOptions& options);
-
-/// Runs the prompt teacher-forced and writes logits, chosen experts and their weights of every
-/// token (node/logits_file.h has the form). Prints one line that says what was written.
-absl::Status RunModelLogits(const ModelLogitsOptions& options);
+/// Runs the given ids teacher-forced and writes logits, chosen experts and their weights of every
+/// token (node/logits_file.h has the form). One line on stdout says what was written. Returns the
+/// exit code.
+int RunModelLogits(const ModelLogitsFlags& flags);
 
 }  // namespace moebius
