@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -82,9 +83,10 @@ struct DispatchCounts {
 /// moves but does not copy.
 struct DispatchPlan {
  public:
-  DispatchPlan() = default;
-  DispatchPlan(DispatchPlan&&) = default;
-  DispatchPlan& operator=(DispatchPlan&&) = default;
+  DispatchPlan();
+  ~DispatchPlan();
+  DispatchPlan(DispatchPlan&&) noexcept;
+  DispatchPlan& operator=(DispatchPlan&&) noexcept;
 
   const LayerRule& rule() const { return rule_; }
   Epoch epoch() const { return epoch_; }
@@ -97,6 +99,7 @@ struct DispatchPlan {
 
  private:
   friend class DispatchPlanBuilder;
+  struct Scratch;  // of the builder
 
   LayerRule rule_;
   Epoch epoch_;
@@ -115,15 +118,7 @@ struct DispatchPlan {
   // Of the rows' sums.
   std::vector<int64_t> entry_begin_;  // [num_rows + 1]
   std::vector<CombineEntry> entries_;
-  // Scratch of the builder.
-  struct Route {
-    int32_t id = 0;
-    int32_t service = 0;
-    float weight = 0;
-    uint8_t joins_previous = 0;
-  };
-  std::vector<Route> routes_;
-  std::vector<int64_t> scratch_;
+  std::unique_ptr<Scratch> scratch_;
 };
 
 /// Plans one layer. Pure: the same arguments give the same plan on every machine. A row goes to a
