@@ -59,7 +59,7 @@ Json TimingJson(const GenerateTiming& timing) {
   return json;
 }
 
-Json LogprobJson(const TokenLogprob& entry) {
+Json LogprobJson(const RankedToken& entry) {
   Json json = Json::Object({});
   json.Set("token_id", Json::Integer(entry.token_id));
   json.Set("logprob", Json::Number(entry.logprob));
@@ -70,7 +70,7 @@ Json LogprobsJson(const std::vector<PositionLogprobs>& positions) {
   std::vector<Json> elements;
   for (const PositionLogprobs& position : positions) {
     std::vector<Json> top;
-    for (const TokenLogprob& candidate : position.top) top.push_back(LogprobJson(candidate));
+    for (const RankedToken& candidate : position.top) top.push_back(LogprobJson(candidate));
     Json element = LogprobJson(position.chosen);
     element.Set("top", Json::Array(std::move(top)));
     elements.push_back(std::move(element));
@@ -110,11 +110,13 @@ std::string FormatAnswerJson(const Answer& answer, const EmbeddedInfo& info) {
   json.Set("cached_tokens", Json::Integer(last.cached_tokens));
   json.Set("completion_tokens", Json::Integer(last.completion_tokens));
   json.Set("finish_reason", Json::String(FinishReasonName(last.finish_reason)));
-  json.Set("matched_stop", last.matched_stop.empty() ? Json() : Json::String(last.matched_stop));
-  json.Set("seed", UnsignedJson(last.seed));
-  json.Set("temperature", Json::Number(last.temperature));
-  json.Set("top_p", Json::Number(last.top_p));
-  json.Set("top_k", Json::Integer(last.top_k));
+  Json matched_stop;
+  if (!last.matched_stop.empty()) matched_stop = Json::String(last.matched_stop);
+  json.Set("matched_stop", std::move(matched_stop));
+  json.Set("seed", UnsignedJson(last.sampling.seed));
+  json.Set("temperature", Json::Number(last.sampling.temperature));
+  json.Set("top_p", Json::Number(last.sampling.top_p));
+  json.Set("top_k", Json::Integer(last.sampling.top_k));
   json.Set("max_tokens", Json::Integer(last.max_tokens));
   json.Set("logits_hash", Json::String(last.logits_hash));
   json.Set("tokens_hash", Json::String(last.tokens_hash));
@@ -145,7 +147,7 @@ std::string FormatClosingLine(const Answer& answer, const EmbeddedInfo& info) {
         " tok/s");
   }
   absl::StrAppend(&line, "   ", info.tier, ", ", info.num_threads,
-                  info.num_threads == 1 ? " thread" : " threads", ", seed ", last.seed);
+                  info.num_threads == 1 ? " thread" : " threads", ", seed ", last.sampling.seed);
   return line;
 }
 
@@ -199,7 +201,7 @@ std::string FormatLogprobLines(const Answer& answer, const Tokenizer* tokenizer)
   for (const PositionLogprobs& position : answer.logprobs()) {
     absl::StrAppendFormat(&lines, "%8d %-8s %9.4f  ", position.chosen.token_id,
                           Describe(tokenizer, position.chosen.token_id), position.chosen.logprob);
-    for (const TokenLogprob& candidate : position.top) {
+    for (const RankedToken& candidate : position.top) {
       absl::StrAppendFormat(&lines, "  %d %s %.4f", candidate.token_id,
                             Describe(tokenizer, candidate.token_id), candidate.logprob);
     }

@@ -141,6 +141,13 @@ std::vector<std::string> CommandNames(const CLI::App& app) {
   return names;
 }
 
+const CLI::App* FindCommand(const CLI::App& app, const std::string& name) {
+  for (const CLI::App* command : app.get_subcommands({})) {
+    if (command->get_name() == name) return command;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> FlagNames(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options({})) {
@@ -181,7 +188,7 @@ absl::Status FindUnknownWords(const CLI::App& app, absl::Span<const std::string>
       }
       continue;
     }
-    const CLI::App* command = app.get_subcommand_no_throw(word);
+    const CLI::App* command = FindCommand(app, word);
     if (command == nullptr) {
       return CommandNames(app).empty()
                  ? WithHint(

@@ -154,10 +154,11 @@ int UsageError(const absl::Status& status, OutputForm form) {
 std::string FormatReproduceLine(const GenerateFlags& flags, const std::vector<int64_t>& prompt_ids,
                                 const Answer& answer) {
   const GenerateEvent& last = answer.last();
+  const SamplingParams& sampling = last.sampling;
   std::string line = absl::StrCat("moebius generate --model ", ShellQuote(flags.model), " --seed ",
-                                  last.seed, " --temperature ", FormatNumber(last.temperature));
-  if (last.temperature > 0) {
-    absl::StrAppend(&line, " --top-p ", FormatNumber(last.top_p), " --top-k ", last.top_k);
+                                  sampling.seed, " --temperature ", FormatNumber(sampling.temperature));
+  if (sampling.temperature > 0) {
+    absl::StrAppend(&line, " --top-p ", FormatNumber(sampling.top_p), " --top-k ", sampling.top_k);
   }
   absl::StrAppend(&line, " --max-tokens ", last.max_tokens);
   for (const std::string& stop : flags.stop) absl::StrAppend(&line, " --stop ", ShellQuote(stop));
