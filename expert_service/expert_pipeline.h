@@ -72,7 +72,8 @@ class ExpertPipeline {
   // Reused by Forward.
   ExpertScratch scratch_;
   std::vector<ExpertBatch> batches_;
-  RowBatch<Bf16> outputs_;  // y_e of every assignment, in the order of expert_rows
+  std::vector<int64_t> reply_begin_;  // first assignment of each reply row, and the end
+  RowBatch<Bf16> outputs_;            // y_e of every assignment, in the order of expert_rows
 };
 
 }  // namespace moebius
