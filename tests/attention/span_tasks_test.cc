@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/span_tasks.h"
+
+#include <map>
+#include <tuple>
+
+#include "gtest/gtest.h"
+
+namespace moebius {
+namespace {
+
+TEST(CutByRoleTest, CutsWhereThePromptEnds) {
+  const StepPlan plan{
+      .sessions = {{.session = SessionId(1), .row_begin = 0, .num_rows = 5, .prompt_length = 3},
+                   {.session = SessionId(2), .row_begin = 5, .num_rows = 0},
+                   {.session = SessionId(3),
+                    .row_begin = 5,
+                    .num_rows = 2,
+                    .position_begin = 7,
+                    .prompt_length = 4}},
+      .num_rows = 7};
+  const std::vector<RoleRows> rows = CutByRole(plan);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].role, Role::kPrompt);
+  EXPECT_EQ(rows[0].num_rows, 3);
+  EXPECT_EQ(rows[1].role, Role::kGenerated);
+  EXPECT_EQ(rows[1].row_begin, 3);
+  EXPECT_EQ(rows[1].position_begin, 3);
+  EXPECT_EQ(rows[1].num_rows, 2);
+  EXPECT_EQ(rows[2].session_index, 2);
+  EXPECT_EQ(rows[2].role, Role::kGenerated);
+  EXPECT_EQ(rows[2].position_begin, 7);
+}
+
+TEST(SpanTasksTest, HoldEveryStateOnceHoweverTheyAreCut) {
+  const SpanGeometry geometry(64, 64);
+  for (const int64_t num_rows : {1, 3, 4, 5, 33, 200}) {
+    for (const int64_t position : {0, 1, 63, 64, 300}) {
+      for (const int64_t max_task_spans : {1, 2, 100}) {
+        const RoleRows rows{.num_rows = num_rows, .position_begin = position};
+        std::vector<SpanTask> tasks;
+        AppendSpanTasks(rows, 0, geometry,
+                        {.num_key_groups = 3, .tile_rows = 2, .max_task_spans = max_task_spans},
+                        tasks);
+        std::map<std::tuple<int64_t, int32_t, int64_t>, int> states;
+        for (const SpanTask& task : tasks) {
+          EXPECT_EQ(task.finishes, tasks[0].finishes);
+          EXPECT_LT(task.span_begin, task.span_end);
+          if (task.finishes) {
+            EXPECT_EQ(task.span_begin, 0);
+          }
+          for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
+            for (int64_t span = task.span_begin; span < task.span_end; ++span) {
+              if (geometry.NumVisibleKeys(span, position + row) == 0) continue;
+              ++states[{row, task.key_group, span}];
+            }
+          }
+        }
+        int64_t expected = 0;
+        for (int64_t row = 0; row < num_rows; ++row) {
+          expected += 3 * geometry.NumSpans(position + row + 1);
+        }
+        EXPECT_EQ(static_cast<int64_t>(states.size()), expected);
+        for (const auto& [state, count] : states) EXPECT_EQ(count, 1);
+      }
+    }
+  }
+}
+
+TEST(SpanTasksTest, SplitsFewRowsBySpansAndManyRowsNever) {
+  const SpanGeometry geometry(64, 64);
+  std::vector<SpanTask> tasks;
+  AppendSpanTasks({.num_rows = 1, .position_begin = 640}, 0, geometry, {.max_task_spans = 3},
+                  tasks);
+  ASSERT_EQ(tasks.size(), 4u);
+  EXPECT_FALSE(tasks[0].finishes);
+  EXPECT_EQ(tasks[3].span_end, 11);
+  tasks.clear();
+  AppendSpanTasks({.num_rows = 5, .position_begin = 640}, 0, geometry, {.max_task_spans = 3},
+                  tasks);
+  ASSERT_EQ(tasks.size(), 1u);
+  EXPECT_TRUE(tasks[0].finishes);
+}
+
+}  // namespace
+}  // namespace moebius
