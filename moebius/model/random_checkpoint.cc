@@ -282,7 +282,8 @@ std::string RandomConfigText(const RandomCheckpointOptions& options) {
   config.Set("rope_theta", Json::Number(10000.0));
   config.Set("tie_word_embeddings", Json::Boolean(options.tied_head));
   config.Set("torch_dtype", Json::String(DTypeText(options.dtype)));
-  for (const auto& [key, value] : TokenIdFields(vocab_size).members()) config.Set(key, value);
+  const Json token_id_fields = TokenIdFields(vocab_size);
+  for (const auto& [key, value] : token_id_fields.members()) config.Set(key, value);
   AddAttentionFields(options, config);
   AddExpertFields(options, config);
   return config.ToPrettyText() + "\n";
