@@ -157,7 +157,7 @@ TEST(AttentionAccuracyTest, PairsEveryKeyWithItsOwnValue) {
           // Two marks, as digits of the position: only the target has both of the query's.
           key[static_cast<size_t>(40 + position / 40)] = ToBf16(4.0f);
           for (int64_t i = 0; i < 24; ++i) {
-            value[static_cast<size_t>(i)] = ToBf16(static_cast<float>(position + (i % 2)));
+            value[static_cast<size_t>(i)] = ToBf16(static_cast<float>(position + 1 + (i % 2)));
           }
           StoreKey(kernels.pair_order, shape, key.data(), t, keys.data());
           StoreValue(kernels.pair_order, shape, position < kKeys ? value.data() : nullptr, t,
@@ -168,8 +168,8 @@ TEST(AttentionAccuracyTest, PairsEveryKeyWithItsOwnValue) {
                            values.data(), scratch, states);
       }
       // Scores 128 and at most 64: every other key weighs nothing in fp32.
-      EXPECT_EQ(acc[0] / l, static_cast<float>(target)) << TierName(tier);
-      EXPECT_EQ(acc[1] / l, static_cast<float>(target + 1)) << TierName(tier);
+      EXPECT_EQ(acc[0] / l, static_cast<float>(target + 1)) << TierName(tier);
+      EXPECT_EQ(acc[1] / l, static_cast<float>(target + 2)) << TierName(tier);
     }
   }
 }
