@@ -83,12 +83,12 @@ void ParseGroups(FieldReader& reader, int64_t num_groups_otherwise, int64_t kept
   const int64_t group_size = gate.num_experts / groups;
   if (kept > groups) {
     reader.Refuse("topk_group", absl::StrCat("is ", kept, ", there are only ", groups, " groups"));
+  } else if (groups > 1 && group_size < 2) {
+    reader.Refuse("n_group", "leaves groups of one expert, a group's score is the sum of two");
   } else if (gate.top_k > kept * group_size) {
     reader.Refuse("num_experts_per_tok",
                   absl::StrCat("is ", gate.top_k, ", the ", kept, " kept groups have only ",
                                kept * group_size, " experts"));
-  } else if (groups > 1 && group_size < 2) {
-    reader.Refuse("n_group", "leaves groups of one expert, a group's score is the sum of two");
   }
 }
 
