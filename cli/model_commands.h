@@ -16,12 +16,12 @@ namespace moebius {
 /// read without the locale and refused with a sentence.
 struct ModelInspectOptions {
   std::string model;
-  std::string config_file;      // read instead of the folder's config.json
-  std::string dtype;            // "bf16": F16 and F32 weights may be rounded
-  std::string kv_tokens = "0";  // positions that the KV pool must hold; 0: max_positions
-  std::string experts = "4";    // expert services
-  std::string attention = "1";  // attention ranks
-  std::string replicas = "2";   // services that hold each routed expert
+  std::string config_file;  // read instead of the folder's config.json
+  std::string dtype;        // "bf16": F16 and F32 weights may be rounded
+  std::string kv_tokens;    // positions that the KV pool must hold; empty: max_positions
+  std::string experts;      // expert services; empty: 4
+  std::string attention;    // attention ranks; empty: 1
+  std::string replicas;     // services that hold each routed expert; empty: 2, or 1 of 1
   bool json = false;
 };
 
