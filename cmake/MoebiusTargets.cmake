@@ -56,6 +56,7 @@ function(moebius_binary name)
       install(TARGETS ${name} RUNTIME DESTINATION bin)
     endif()
     add_dependencies(programs ${name})
+    set_property(GLOBAL APPEND PROPERTY MOEBIUS_PROGRAMS "${ARG_OUTPUT}")
   endif()
 endfunction()
 

@@ -10,11 +10,11 @@ what it prints on standard output and standard error together. In it
     a line … alone  stands for any number of lines;
     digits      are compared as they are: put … where a figure is the machine's.
 
-The commands of ALREADY_RUN would start this check again or need a network; the run that contains
-this check has them behind it, and gives their output with --transcript COMMAND=FILE where a text
-block must be compared. A block that must not succeed says so: ```bash exit=2.
+The commands of SURROUNDING start this check themselves, so it leaves their blocks out. Whoever ran
+one compares what it printed: --transcript COMMAND=FILE looks at the blocks of that command alone.
+A block that must not succeed says so: ```bash exit=2.
 
-Usage: check_docs_commands.py [--transcript COMMAND=FILE …] [FILE.md …]
+Usage: check_docs_commands.py [--transcript COMMAND=FILE] [FILE.md …]
 """
 import argparse
 import os
@@ -23,7 +23,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ALREADY_RUN = ("./dev demo", "./dev test", ".ci/run")
+SURROUNDING = ("./dev test", ".ci/run")
 TIMEOUT_SECONDS = 600
 FENCE = re.compile(r"^(```+)(.*)$")
 
@@ -109,31 +109,38 @@ def first_difference(expected, actual):
     return wanted[furthest] if furthest < len(wanted) else "(the end)"
 
 
-def run_block(block, root, transcripts):
+def commands_of(block):
+    return [line.strip() for line in block.lines
+            if line.strip() and not line.strip().startswith("#")]
+
+
+def run_block(block, root):
     """Sentences about what is wrong with a block; none when it is right."""
-    script = "\n".join(block.lines)
-    commands = [line.strip() for line in block.lines
-                if line.strip() and not line.strip().startswith("#")]
-    if commands and all(command in ALREADY_RUN for command in commands):
-        if block.output is None:
-            return []
-        if commands[0] not in transcripts:
-            return [f"its output is printed, but there is no --transcript of {commands[0]}"]
-        with open(transcripts[commands[0]], encoding="utf-8") as file:
-            return judge_output(block, file.read())
-    refused = [command for command in commands if command in ALREADY_RUN]
-    if refused:
-        return [f"{refused[0]} must stand in a block of its own"]
-    done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=root,
+    commands = commands_of(block)
+    surrounding = [command for command in commands if command in SURROUNDING]
+    if surrounding:
+        alone = len(commands) == 1
+        return [] if alone else [f"{surrounding[0]} must stand in a block of its own"]
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(block.lines)], cwd=root,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, check=False)
     wanted = int(block.options.get("exit", 0))
     if done.returncode != wanted:
         return [f"exit code {done.returncode} instead of {wanted}; it printed:\n{done.stdout}"]
-    return judge_output(block, done.stdout) if block.output is not None else []
+    return judge_output(block, done.stdout)
+
+
+def compare_block(block, command, path):
+    """The same for a command that ran already and whose output is in a file."""
+    if commands_of(block) != [command]:
+        return []
+    with open(path, encoding="utf-8") as file:
+        return judge_output(block, file.read())
 
 
 def judge_output(block, output):
+    if block.output is None:
+        return []
     difference = first_difference(block.output, output)
     if difference is None:
         return []
@@ -150,11 +157,11 @@ def documents(root):
 
 def main(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--transcript", action="append", default=[])
+    parser.add_argument("--transcript")
     parser.add_argument("--root", default=ROOT)
     parser.add_argument("files", nargs="*")
     options = parser.parse_args(arguments)
-    transcripts = dict(entry.split("=", 1) for entry in options.transcript)
+    command, _, transcript = (options.transcript or "").partition("=")
     faults, count = 0, 0
     for path in options.files or documents(options.root):
         name = os.path.relpath(path, options.root)
@@ -162,7 +169,9 @@ def main(arguments):
             blocks = read_blocks(file.read())
         for block in blocks:
             count += 1
-            for fault in run_block(block, options.root, transcripts):
+            found = compare_block(block, command, transcript) if command else run_block(
+                block, options.root)
+            for fault in found:
                 faults += 1
                 print(f"{name}:{block.line}: {fault}")
     print(f"check_docs_commands: {count} blocks, {faults} faults")

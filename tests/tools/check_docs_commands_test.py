@@ -7,11 +7,13 @@ import unittest
 import check_docs_commands as docs
 
 
-def run(text, transcripts=None):
-    faults = []
-    for block in docs.read_blocks(text):
-        faults += docs.run_block(block, "/", transcripts or {})
-    return faults
+def run(text):
+    return [fault for block in docs.read_blocks(text) for fault in docs.run_block(block, "/")]
+
+
+def compare(text, command, path):
+    return [fault for block in docs.read_blocks(text)
+            for fault in docs.compare_block(block, command, path)]
 
 
 class ReadBlocksTest(unittest.TestCase):
@@ -49,18 +51,17 @@ class RunBlockTest(unittest.TestCase):
         self.assertEqual(run("```bash exit=2\nexit 2\n```\n"), [])
         self.assertEqual(len(run("```bash exit=2\nexit 3\n```\n")), 1)
 
-    def test_commands_of_the_surrounding_run_need_a_transcript_only_for_output(self):
-        self.assertEqual(run("```bash\n./dev test\n```\n"), [])
-        self.assertEqual(len(run("```bash\n./dev demo\n```\n```text\nx\n```\n")), 1)
+    def test_a_command_that_starts_the_check_is_left_out(self):
+        self.assertEqual(run("```bash\n./dev test\n```\n```text\nx\n```\n"), [])
+
+    def test_its_output_is_compared_by_whoever_ran_it(self):
         with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "demo.txt")
+            path = os.path.join(folder, "test.txt")
             with open(path, "w", encoding="utf-8") as file:
-                file.write("first\nsame bits ✓\n")
-            transcripts = {"./dev demo": path}
-            self.assertEqual(
-                run("```bash\n./dev demo\n```\n```text\n…\nsame bits ✓\n```\n", transcripts), [])
-            self.assertEqual(
-                len(run("```bash\n./dev demo\n```\n```text\nother bits\n```\n", transcripts)), 1)
+                file.write("first\n7 passed, 0 failed, 0 skipped\n")
+            text = "```bash\n./dev test\n```\n```text\n…\n%s\n```\n```bash\nfalse\n```\n"
+            self.assertEqual(compare(text % "… passed, 0 failed, … skipped", "./dev test", path), [])
+            self.assertEqual(len(compare(text % "all well", "./dev test", path)), 1)
 
     def test_such_a_command_stands_alone(self):
         self.assertEqual(len(run("```bash\n./dev test\necho x\n```\n")), 1)

@@ -102,8 +102,11 @@ fail_step() {
   exit 1
 }
 
-# One ./dev at a time works in a checkout: two would write the same files.
+# One ./dev at a time works in a checkout: two would write the same files. A ./dev that a test of
+# ./dev starts works under the lock of the one above it.
 hold_lock() {
+  [[ -z ${MOEBIUS_DEV_LOCK:-} ]] || return 0
+  export MOEBIUS_DEV_LOCK=$$
   mkdir -p "$root/build/logs"
   exec {lock_file}>>"$root/build/.lock"
   if ! flock -n "$lock_file"; then

@@ -20,17 +20,31 @@ report_tests() {
   python3 tools/report_tests.py --expected-skips tools/expected_skips.txt "$@"
 }
 
-# Builds and runs both trees: five steps, after which report_tests can be called.
-build_and_run_tests() {
-  install_packages build test bench
-  build_tree release "release tree: programs, cluster and e2e tests"
-  build_tree test "test tree: address and undefined sanitizers"
-  test_tree release
-  test_tree test
+# The text of a tree's build step.
+describe_tree() {
+  case $1 in
+    release) echo "release tree: programs, cluster and e2e tests" ;;
+    test) echo "test tree: address and undefined sanitizers" ;;
+    tsan) echo "tsan tree: thread sanitizer" ;;
+    *)
+      echo "dev: no tree is called '$1'; tests run in release, test and tsan" >&2
+      return 1
+      ;;
+  esac
 }
 
+# run_tests [TREE…]: builds first, so that an error of the compiler shows before any test runs.
 run_tests() {
-  step_count=5
-  build_and_run_tests
-  report_tests build/release build/test
+  local -a trees=("$@")
+  local tree text
+  ((${#trees[@]} > 0)) || trees=(release test)
+  for tree in "${trees[@]}"; do describe_tree "$tree" >/dev/null || exit 2; done
+  step_count=$((1 + 2 * ${#trees[@]}))
+  install_packages build test bench
+  for tree in "${trees[@]}"; do
+    text=$(describe_tree "$tree")
+    build_tree "$tree" "$text"
+  done
+  for tree in "${trees[@]}"; do test_tree "$tree"; done
+  report_tests "${trees[@]/#/build/}"
 }

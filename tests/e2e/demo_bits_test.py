@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every case of models/demo/expected.json, answered by the program that users run."""
+import json
+import os
+import shutil
+import tempfile
+import unittest
+
+import programs
+import run_demo
+
+EXPECTED = os.path.join(programs.DEMO, "expected.json")
+
+
+class DemoBitsTest(unittest.TestCase):
+    def cases(self):
+        with open(EXPECTED, encoding="utf-8") as file:
+            return json.load(file)["cases"]
+
+    def test_every_case_has_the_recorded_bits(self):
+        cases = self.cases()
+        self.assertGreaterEqual(len(cases), 3)
+        for case in cases:
+            answer = run_demo.run_case(programs.MOEBIUS, programs.DEMO, case)
+            self.assertIsNotNone(answer, case["name"])
+            self.assertEqual(run_demo.compare(case, answer), [], case["name"])
+
+    def test_one_flipped_bit_of_a_weight_is_noticed(self):
+        case = run_demo.load_case(programs.DEMO, None)
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(programs.DEMO):
+                source = os.path.join(programs.DEMO, name)
+                if os.path.isfile(source):
+                    shutil.copy(source, folder)
+            for name in os.listdir(programs.DEMO):
+                if os.path.isdir(os.path.join(programs.DEMO, name)):
+                    os.symlink(os.path.join(programs.DEMO, name), os.path.join(folder, name))
+            weights = os.path.join(folder, "model.safetensors")
+            with open(weights, "r+b") as file:
+                header_size = int.from_bytes(file.read(8), "little")
+                header = json.loads(file.read(header_size))
+                # The final norm is in the way of every logit; the bit is its first mantissa bit.
+                begin, _ = header["model.norm.weight"]["data_offsets"]
+                at = 8 + header_size + begin
+                file.seek(at)
+                byte = file.read(1)[0]
+                file.seek(at)
+                file.write(bytes([byte ^ 0x40]))
+            answer = run_demo.run_case(programs.MOEBIUS, folder, case)
+            self.assertIsNotNone(answer)
+            self.assertNotEqual(run_demo.compare(case, answer), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
