@@ -50,6 +50,8 @@ class SharedBytes {
 class BytesBuilder {
  public:
   explicit BytesBuilder(size_t size);
+  BytesBuilder(BytesBuilder&&) = default;
+  BytesBuilder& operator=(BytesBuilder&&) = default;
   uint8_t* data() { return data_; }
   size_t size() const { return size_; }
   /// Gives the bytes away; the builder is empty afterwards.

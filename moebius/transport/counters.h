@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
+#include "moebius/transport/frame/frame_header.h"
+#include "moebius/transport/lane.h"
+
+namespace moebius {
+
+/// Why something that arrived was not delivered. Each is a number, none an error of the receiver.
+enum class DropReason {
+  kUnreserved,  // no reservation expects the message, or it is larger than expected
+  kDuplicate,   // a sequence that was there before
+  kAbandoned,   // the sender began another message before this one was whole
+  kEnded,       // the reservation ended while the message was arriving
+};
+inline constexpr size_t kNumDropReasons = 4;
+absl::string_view DropReasonName(DropReason reason);
+
+/// What crossed one lane in one direction. Frames and bytes are those of messages; the transport's
+/// own frames (hello, beat, credit, goodbye) are counted apart, so that formulas hold exactly.
+struct TrafficFigures {
+  uint64_t messages = 0;
+  uint64_t frames = 0;
+  uint64_t payload_bytes = 0;
+  uint64_t own_frames = 0;
+  uint64_t own_payload_bytes = 0;
+
+  /// Every byte that was given to the links: payloads and headers.
+  uint64_t wire_bytes() const {
+    return payload_bytes + own_payload_bytes + kFrameHeaderBytes * (frames + own_frames);
+  }
+  void Add(const TrafficFigures& other);
+};
+
+struct LaneFigures {
+  TrafficFigures sent;
+  TrafficFigures received;
+  uint64_t copied_bytes = 0;  // copied while messages were put together
+  std::array<uint64_t, kNumDropReasons> dropped_messages = {};
+
+  void Add(const LaneFigures& other);
+};
+
+/// The same, counted by several threads.
+class LaneCounters {
+ public:
+  void OnSent(FrameKind kind, uint64_t payload_bytes, bool ends_message);
+  void OnReceived(FrameKind kind, uint64_t payload_bytes);
+  void OnDelivered() { Increase(received_.messages, 1); }
+  void OnCopied(uint64_t bytes) { Increase(copied_bytes_, bytes); }
+  void OnDropped(DropReason reason) { Increase(dropped_[static_cast<size_t>(reason)], 1); }
+  LaneFigures figures() const;
+
+ private:
+  using Counter = std::atomic<uint64_t>;
+  struct Traffic {
+    Counter messages{0}, frames{0}, payload_bytes{0}, own_frames{0}, own_payload_bytes{0};
+    void OnFrame(FrameKind kind, uint64_t bytes);
+    TrafficFigures figures() const;
+  };
+  static void Increase(Counter& counter, uint64_t by) {
+    counter.fetch_add(by, std::memory_order_relaxed);
+  }
+
+  Traffic sent_;
+  Traffic received_;
+  Counter copied_bytes_{0};
+  std::array<Counter, kNumDropReasons> dropped_ = {};
+};
+
+}  // namespace moebius
