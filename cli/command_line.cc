@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file that knows CLI11: commands, flags, help, and the words for what is not known.
+// Commands, flags, help, and the words for what is not known.
 #include "cli/command_line.h"
 
 #include <cstdio>
@@ -13,6 +13,8 @@
 #include "cli/error_output.h"
 #include "cli/exit_code.h"
 #include "cli/generate_command.h"
+#include "cli/model_commands.h"
+#include "cli/model_logits.h"
 #include "cli/suggestion.h"
 #include "cli/version_command.h"
 
@@ -42,6 +44,15 @@ Without --temperature the model's generation_config.json decides, else the most 
 taken. A text prompt gets the model's BOS id first, --prompt-ids gets none. Ctrl-C ends the answer;
 what came so far stays, with the finish reason "abort".)";
 
+constexpr char kModelExamples[] =
+    R"(What is in a model's folder, and is it whole; logits for comparison; small models to try.
+
+Examples:
+  moebius model inspect --model models/demo
+  moebius model verify --model models/demo
+  moebius model logits --model models/demo --prompt-ids 256,72,105 --out logits.safetensors
+  moebius model make --family qwen3_moe --out build/tiny)";
+
 constexpr char kDoctorExamples[] =
     R"(What this host has, and what would keep Moebius from running well on it.
 
@@ -53,6 +64,10 @@ Examples:
 struct CommandLine {
   CLI::App app{kExamples, "moebius"};
   GenerateFlags generate;
+  ModelInspectOptions inspect;
+  ModelVerifyOptions verify;
+  ModelLogitsFlags logits;
+  ModelMakeOptions make;
   std::string doctor_model;
   bool json = false;
   bool version = false;
@@ -121,6 +136,32 @@ void AddGenerate(CommandLine& line) {
       ->group("Numerics");
   command->add_option("--dtype", flags.dtype, "bf16: round F16 or F32 weights, else refused")
       ->group("Numerics");
+}
+
+void AddModelLogits(CLI::App& model_command, ModelLogitsFlags& flags) {
+  CLI::App* command = model_command.add_subcommand(
+      "logits", "Write logits and chosen experts of given token ids to a safetensors file");
+  command->add_option("--model", flags.model, "Model folder: config.json and safetensors")
+      ->required();
+  command->add_option("--prompt-ids", flags.prompt_ids, "Token ids: 256,72,105 or a file")
+      ->required();
+  command->add_option("--out", flags.out, "The file to write")->required();
+  command->add_option("--compute", flags.compute, "reference (fp32 throughout) or fast");
+  command->add_option("--group-fill", flags.group_fill, "neg-inf or zero; the model's");
+  command->add_option("--config", flags.config,
+                      "Read this file instead of the folder's config.json");
+  command->add_option("--dtype", flags.dtype, "bf16: fast may round F16 or F32 weights");
+  command->add_option("--span", flags.span, "Keys per attention span of fast");
+  command->add_option("--tier", flags.tier, "Kernels of fast; the best of this host");
+  command->add_option("--threads", flags.threads, "Threads; what affinity and cgroup allow");
+}
+
+void AddModel(CommandLine& line) {
+  CLI::App* command = line.app.add_subcommand("model", kModelExamples);
+  AddModelInspect(*command, line.inspect);
+  AddModelVerify(*command, line.verify);
+  AddModelLogits(*command, line.logits);
+  AddModelMake(*command, line.make);
 }
 
 void AddDoctor(CommandLine& line) {
@@ -208,9 +249,29 @@ int UsageError(const absl::Status& status, const std::vector<std::string>& argum
   return kExitUsage;
 }
 
+int ReportModel(const absl::Status& status, bool json) {
+  if (status.ok()) return kExitOk;
+  PrintError(status, json ? OutputForm::kJson : OutputForm::kText);
+  return IsUsageError(status) ? kExitUsage : kExitModel;
+}
+
+int RunModel(const CommandLine& line, const CLI::App& command) {
+  if (command.got_subcommand("inspect")) {
+    return ReportModel(RunModelInspect(line.inspect), line.inspect.json);
+  }
+  if (command.got_subcommand("verify")) {
+    return ReportModel(RunModelVerify(line.verify), line.verify.json);
+  }
+  if (command.got_subcommand("logits")) return RunModelLogits(line.logits);
+  if (command.got_subcommand("make")) return ReportModel(RunModelMake(line.make), line.make.json);
+  std::fputs(command.help().c_str(), stdout);
+  return kExitOk;
+}
+
 int RunParsed(const CommandLine& line) {
   if (line.version) return RunVersion(/*json=*/false);
   if (line.app.got_subcommand("generate")) return RunGenerate(line.generate);
+  if (line.app.got_subcommand("model")) return RunModel(line, *line.app.get_subcommand("model"));
   if (line.app.got_subcommand("doctor")) return RunDoctor(line.doctor_model, line.json);
   if (line.app.got_subcommand("version")) return RunVersion(line.json);
   std::fputs(line.app.help().c_str(), stdout);
@@ -223,6 +284,7 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   CommandLine line;
   line.app.add_flag("--version", line.version, "Version, own path and kernels");
   AddGenerate(line);
+  AddModel(line);
   AddDoctor(line);
   AddVersion(line);
   if (const absl::Status status = FindUnknownWords(line.app, arguments, "moebius"); !status.ok()) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/router_service/fake_rows.h"
+
+#include <algorithm>
+
+#include "gtest/gtest.h"
+
+#include "moebius/base/hash.h"
+#include "moebius/base/random.h"
+
+namespace moebius {
+
+KvPool FakeRows::kv_pool() const {
+  KvPool pool = pool_;
+  for (const auto& [id, tokens] : kv_) {
+    pool.used_blocks += pool.BlocksFor(static_cast<int64_t>(tokens.size()));
+  }
+  return pool;
+}
+
+void FakeRows::FillLogits(const std::vector<int32_t>& tokens, float* logits) const {
+  const uint64_t seed = Hash64(tokens.data(), tokens.size() * sizeof(int32_t));
+  for (int64_t id = 0; id < vocab_size_; ++id) {
+    logits[id] = 8 * RandomUnit(seed, static_cast<uint64_t>(id));
+  }
+}
+
+absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
+  if (before_step) {
+    if (const absl::Status status = before_step(request); !status.ok()) return status;
+  }
+  EXPECT_TRUE(ValidateStepPlan(request.plan).ok());
+  EXPECT_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
+  result->nonfinite_rows.clear();
+  result->figures = StepFigures();
+  result->figures.num_rows = request.plan.num_rows;
+  result->logits.Reset(static_cast<int64_t>(request.logit_rows.size()), vocab_size_);
+  int64_t logit_index = 0;
+  for (const SessionRows& rows : request.plan.sessions) {
+    std::vector<int32_t>& tokens = kv_[rows.session.value()];
+    EXPECT_EQ(static_cast<int64_t>(tokens.size()), rows.position_begin);
+    for (int64_t row = rows.row_begin; row < rows.row_end(); ++row) {
+      const int32_t token = request.token_ids[static_cast<size_t>(row)];
+      tokens.push_back(token);
+      if (token == poison_token) result->nonfinite_rows.push_back(row);
+      if (std::binary_search(request.logit_rows.begin(), request.logit_rows.end(), row)) {
+        FillLogits(tokens, result->logits.rows().row(logit_index++));
+      }
+    }
+  }
+  EXPECT_LE(kv_pool().used_blocks, pool_.num_blocks);
+  steps.push_back(request);
+  return absl::OkStatus();
+}
+
+}  // namespace moebius

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "router_service/ports.h"
+
+namespace moebius {
+
+/// A row owner without a model: the logits of a row are a hash of its session's tokens so far, so
+/// that an answer depends on its own tokens alone and any mix-up of sessions, positions or chunks
+/// changes it. KV is kept as token ids and checked: a step must continue where the last committed
+/// one ended.
+class FakeRows final : public RowOwnerPort {
+ public:
+  explicit FakeRows(int64_t vocab_size = 97, KvPool pool = {4, 1000, 0})
+      : vocab_size_(vocab_size), pool_(pool) {}
+
+  absl::Status RunStep(const StepRequest& request, StepResult* result) override;
+  void EndSession(SessionId session) override { kv_.erase(session.value()); }
+  KvPool kv_pool() const override;
+
+  /// Called before each step; a failure fails it.
+  std::function<absl::Status(const StepRequest&)> before_step;
+  /// Rows whose token is this one are not finite.
+  int32_t poison_token = -1;
+
+  std::vector<StepRequest> steps;  // that succeeded
+  size_t num_sessions() const { return kv_.size(); }
+
+ private:
+  void FillLogits(const std::vector<int32_t>& tokens, float* logits) const;
+
+  const int64_t vocab_size_;
+  const KvPool pool_;
+  std::map<uint64_t, std::vector<int32_t>> kv_;
+};
+
+}  // namespace moebius
