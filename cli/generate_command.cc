@@ -155,8 +155,9 @@ std::string FormatReproduceLine(const GenerateFlags& flags, const std::vector<in
                                 const Answer& answer) {
   const GenerateEvent& last = answer.last();
   const SamplingParams& sampling = last.sampling;
-  std::string line = absl::StrCat("moebius generate --model ", ShellQuote(flags.model), " --seed ",
-                                  sampling.seed, " --temperature ", FormatNumber(sampling.temperature));
+  std::string line =
+      absl::StrCat("moebius generate --model ", ShellQuote(flags.model), " --seed ", sampling.seed,
+                   " --temperature ", FormatNumber(sampling.temperature));
   if (sampling.temperature > 0) {
     absl::StrAppend(&line, " --top-p ", FormatNumber(sampling.top_p), " --top-k ", sampling.top_k);
   }
