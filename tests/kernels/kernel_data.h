@@ -3,7 +3,10 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <ostream>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -13,6 +16,7 @@
 #include "moebius/kernels/kernels.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/tensor/rows.h"
+#include "tests/kernels/emulated_tiers.h"
 #include "tests/support/skip.h"
 
 /// Data and comparisons of the kernel tests. Every test prints its seed with SCOPED_TRACE.
@@ -106,15 +110,26 @@ inline std::vector<FloatBits> BitsOf(Bf16Rows rows, int64_t row) {
   return bits;
 }
 
-/// Tests that run once per tier, with `kernels()`; a tier that the host lacks is a skip.
-class TierTest : public ::testing::TestWithParam<Tier> {
+/// Kernels under test: a tier of this host, or one of the emulated tiers.
+struct TestedKernels {
+  const char* name;
+  Tier tier;
+  const Kernels& (*emulated)() = nullptr;  // null: the host's
+};
+
+/// Tests that run once for every tier, with `kernels()`; a tier that the host lacks is a skip.
+class TierTest : public ::testing::TestWithParam<TestedKernels> {
  protected:
   void SetUp() override {
-    const TierReport& report = TierReports()[static_cast<size_t>(GetParam())];
+    if (GetParam().emulated != nullptr) {
+      kernels_ = &GetParam().emulated();
+      return;
+    }
+    const TierReport& report = TierReports()[static_cast<size_t>(GetParam().tier)];
     if (!report.usable) {
       MOEBIUS_SKIP("tier " + std::string(TierName(report.tier)) + ": " + report.reason);
     }
-    kernels_ = FindKernels(GetParam());
+    kernels_ = FindKernels(GetParam().tier);
     ASSERT_NE(kernels_, nullptr);
   }
   const Kernels& kernels() const { return *kernels_; }
@@ -123,14 +138,22 @@ class TierTest : public ::testing::TestWithParam<Tier> {
   const Kernels* kernels_ = nullptr;
 };
 
-inline std::string TierTestName(const ::testing::TestParamInfo<Tier>& info) {
-  return std::string(TierName(info.param));
+inline std::string TierTestName(const ::testing::TestParamInfo<TestedKernels>& info) {
+  return info.param.name;
 }
 
-#define MOEBIUS_INSTANTIATE_TIERS(suite)                                                 \
-  INSTANTIATE_TEST_SUITE_P(                                                              \
-      Tiers, suite,                                                                      \
-      ::testing::Values(Tier::kPortable, Tier::kAvx2, Tier::kAvx512, Tier::kAvx512Bf16), \
+#define MOEBIUS_INSTANTIATE_TIERS(suite)                                              \
+  INSTANTIATE_TEST_SUITE_P(                                                           \
+      Tiers, suite,                                                                   \
+      ::testing::Values(                                                              \
+          ::moebius::testing::TestedKernels{"portable", Tier::kPortable},             \
+          ::moebius::testing::TestedKernels{"avx2", Tier::kAvx2},                     \
+          ::moebius::testing::TestedKernels{"avx512", Tier::kAvx512},                 \
+          ::moebius::testing::TestedKernels{"avx512bf16", Tier::kAvx512Bf16},         \
+          ::moebius::testing::TestedKernels{"emulated_avx512", Tier::kAvx512,         \
+                                            ::moebius::testing::EmulatedAvx512},      \
+          ::moebius::testing::TestedKernels{"emulated_avx512bf16", Tier::kAvx512Bf16, \
+                                            ::moebius::testing::EmulatedAvx512Bf16}), \
       ::moebius::testing::TierTestName)
 
 }  // namespace moebius::testing

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kernels/emulated_tiers.h"
+
+#include <cstdint>
+
+#include "moebius/kernels/cpu/tier_kernels.h"
+#include "moebius/kernels/cpu/vector.h"
+#include "moebius/kernels/math.h"
+#include "moebius/tensor/bf16.h"
+
+namespace moebius {
+namespace {
+
+struct EmulatedVector : VectorOf<16> {
+  static Float LoadBf16(const uint16_t* p) {
+    Float v = Zero();
+    for (int i = 0; i < kLanes; ++i) v[i] = ToFloat(Bf16{p[i]});
+    return v;
+  }
+  static void StoreBf16(uint16_t* p, Float v) {
+    const Bits bits = RoundToBf16(v);
+    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(bits[i]);
+  }
+  static Float FusedMultiplyAdd(Float a, Float b, Float c) {
+    for (int i = 0; i < kLanes; ++i) c[i] = moebius::FusedMultiplyAdd(a[i], b[i], c[i]);
+    return c;
+  }
+  static Float FusedMultiplyAddBf16(Float a, Float b, Float c) { return FusedMultiplyAdd(a, b, c); }
+
+  static Float Dot(Float sum, Bits a, Bits w) {
+    sum = FusedMultiplyAdd(SecondOfPairs(a), SecondOfPairs(w), sum);
+    return FusedMultiplyAdd(FirstOfPairs(a), FirstOfPairs(w), sum);
+  }
+};
+
+using V = EmulatedVector;
+
+uint64_t executed = 0;
+uint64_t executed_dots = 0;
+
+void BlockSum(const BlockSumCall& call) {
+  CountExecution(&executed);
+  RunBlockSum<V, WideTiles<PairWeights<V>>, float, kBlockDepth>(call);
+}
+
+void FloatBlockSum(const FloatBlockSumCall& call) {
+  CountExecution(&executed);
+  RunFloatBlockSum<WideTiles<FloatWeights<V>>>(call);
+}
+
+void BlockSumByDots(const BlockSumCall& call) {
+  CountExecution(&executed_dots);
+  RunBlockSum<V, DotTiles<V>, uint32_t, kBlockDepth / 2>(call);
+}
+
+void FloatBlockSumBesideDots(const FloatBlockSumCall& call) {
+  CountExecution(&executed_dots);
+  RunFloatBlockSum<WideTiles<FloatWeights<V>>>(call);
+}
+
+Kernels MakeAvx512() {
+  Kernels kernels;
+  kernels.prepare_rows = WidenRowBlocks<V>;
+  kernels.block_sum = BlockSum;
+  kernels.widen_rows = WidenRowBlocks<V>;
+  kernels.float_block_sum = FloatBlockSum;
+  kernels.accumulate_scaled = AccumulateScaledRow<V>;
+  kernels.executed = &executed;
+  kernels.tier = Tier::kAvx512;
+  kernels.pair_order = PairOrder::kAdjacent;
+  kernels.prepared_block_bytes = kBlockDepth * sizeof(float);
+  return kernels;
+}
+
+Kernels MakeAvx512Bf16() {
+  Kernels kernels = MakeAvx512();
+  kernels.prepare_rows = PairRowBlocks<V>;
+  kernels.block_sum = BlockSumByDots;
+  kernels.float_block_sum = FloatBlockSumBesideDots;
+  kernels.executed = &executed_dots;
+  kernels.tier = Tier::kAvx512Bf16;
+  kernels.pair_order = PairOrder::kWithinChain;
+  kernels.prepared_block_bytes = kBlockDepth * sizeof(uint16_t);
+  return kernels;
+}
+
+}  // namespace
+
+namespace testing {
+
+const Kernels& EmulatedAvx512() {
+  static const Kernels kernels = MakeAvx512();
+  return kernels;
+}
+
+const Kernels& EmulatedAvx512Bf16() {
+  static const Kernels kernels = MakeAvx512Bf16();
+  return kernels;
+}
+
+}  // namespace testing
+}  // namespace moebius
