@@ -2,6 +2,7 @@
 #include "moebius/kernels/attention.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "moebius/base/check.h"
@@ -42,6 +43,70 @@ struct PackedColumn {
                  PanelBlockOffset(order, k % kBlockDepth, column)];
   }
 };
+
+// Elements [begin, padded width) of a value, `begin` a multiple of 32; null is +0.
+void StoreValueFrom(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
+                    int64_t begin, Bf16* block) {
+  const int64_t depth_offset =
+      token / kBlockDepth * kPanelBlockSize + PanelBlockOffset(order, token % kBlockDepth, 0);
+  for (int64_t d = begin; d < shape.padded_value_width(); d += kPanelColumns) {
+    Bf16* column = block + d * shape.key_block + depth_offset;
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      const bool present = value != nullptr && d + c < shape.value_width;
+      column[2 * c] = present ? value[d + c] : Bf16{};
+    }
+  }
+}
+
+// Two neighbouring bf16 values as one little-endian word: the first in the low half.
+uint32_t LoadPair(const Bf16* from) {
+  uint32_t pair;
+  std::memcpy(&pair, from, sizeof(pair));
+  return pair;
+}
+void StorePair(uint32_t pair, Bf16* to) { std::memcpy(to, &pair, sizeof(pair)); }
+
+// A 32 × 32 block of keys, as PanelBlockOffset says, two pairs of every token at a time.
+void PackKeyTile(PairOrder order, Bf16Rows keys, Bf16* tile) {
+  for (int64_t k = 0; k < kBlockDepth; k += 4) {
+    Bf16* first = tile + k * kPanelColumns;
+    Bf16* second = first + 2 * kPanelColumns;
+    for (int64_t t = 0; t < kPanelColumns; ++t) {
+      const Bf16* key = keys.data + t * keys.stride + k;
+      const uint32_t low = LoadPair(key);
+      const uint32_t high = LoadPair(key + 2);
+      const bool adjacent = order == PairOrder::kAdjacent;
+      StorePair(adjacent ? low : low << 16 | (high & 0xFFFF), first + 2 * t);
+      StorePair(adjacent ? high : (low & 0xFFFF0000) | high >> 16, second + 2 * t);
+    }
+  }
+}
+
+// to[c] = pairs of low[c] and high[c], 32 columns.
+void InterleaveColumns(const Bf16* __restrict low, const Bf16* __restrict high,
+                       Bf16* __restrict to) {
+  uint32_t pairs[kPanelColumns];
+  for (int64_t c = 0; c < kPanelColumns; ++c) {
+    pairs[c] = static_cast<uint32_t>(low[c].bits) | static_cast<uint32_t>(high[c].bits) << 16;
+  }
+  std::memcpy(to, pairs, sizeof(pairs));
+}
+
+// A 32 × 32 block of values: K runs over the tokens.
+void PackValueTile(PairOrder order, Bf16Rows values, Bf16* tile) {
+  const auto row = [&](int64_t t) { return values.data + t * values.stride; };
+  for (int64_t t = 0; t < kBlockDepth; t += 4) {
+    Bf16* first = tile + t * kPanelColumns;
+    Bf16* second = first + 2 * kPanelColumns;
+    if (order == PairOrder::kAdjacent) {
+      InterleaveColumns(row(t), row(t + 1), first);
+      InterleaveColumns(row(t + 2), row(t + 3), second);
+    } else {
+      InterleaveColumns(row(t + 2), row(t), first);
+      InterleaveColumns(row(t + 3), row(t + 1), second);
+    }
+  }
+}
 
 }  // namespace
 
@@ -152,35 +217,44 @@ void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t 
 
 void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
                 Bf16* block) {
-  const int64_t depth_offset = token / kBlockDepth * kPanelBlockSize;
-  const int64_t panel_size = shape.key_block * kPanelColumns;
-  for (int64_t begin = 0; begin < shape.padded_value_width(); begin += kPanelColumns) {
-    Bf16* panel_block = block + begin / kPanelColumns * panel_size + depth_offset +
-                        PanelBlockOffset(order, token % kBlockDepth, 0);
-    for (int64_t c = 0; c < kPanelColumns; ++c) {
-      const bool present = value != nullptr && begin + c < shape.value_width;
-      panel_block[2 * c] = present ? value[begin + c] : Bf16{};
-    }
-  }
+  StoreValueFrom(order, shape, value, token, 0, block);
 }
 
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
   MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
-  if (keys.num_rows < shape.key_block || shape.key_width % kBlockDepth != 0) {
-    std::fill_n(block, shape.key_block_elements(), Bf16{});
+  // Blocks of 32 tokens and 32 elements: whole ones by pairs, the edges element by element.
+  const int64_t whole_width = shape.key_width / kBlockDepth * kBlockDepth;
+  const int64_t whole_rows = keys.num_rows / kPanelColumns * kPanelColumns;
+  for (int64_t t = 0; t < whole_rows; t += kPanelColumns) {
+    Bf16* panel = block + t * shape.padded_key_width();
+    for (int64_t k = 0; k < whole_width; k += kBlockDepth) {
+      PackKeyTile(order, keys.Slice(t, t + kPanelColumns).Columns(k, k + kBlockDepth),
+                  panel + k * kPanelColumns);
+    }
   }
-  // Token by token inside a panel, so that the panel's 2 KiB blocks stay in L1.
-  for (int64_t t = 0; t < keys.num_rows; ++t) {
+  for (int64_t t = 0; t < shape.key_block; ++t) {
+    const int64_t begin = t < whole_rows ? whole_width : 0;
+    const int64_t end = t < keys.num_rows ? shape.key_width : 0;
     const PackedColumn column(order, block, shape.padded_key_width(), t);
-    const Bf16* key = keys.row(t);
-    for (int64_t k = 0; k < shape.key_width; ++k) column[k] = key[k];
+    for (int64_t k = begin; k < end; ++k) column[k] = keys.row(t)[k];
+    for (int64_t k = std::max(begin, end); k < shape.padded_key_width(); ++k) column[k] = Bf16{};
   }
 }
 
 void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block) {
   MOEBIUS_CHECK(values.num_rows <= shape.key_block && values.width == shape.value_width);
+  const int64_t whole_width = shape.value_width / kPanelColumns * kPanelColumns;
+  const int64_t whole_rows = values.num_rows / kBlockDepth * kBlockDepth;
+  for (int64_t d = 0; d < whole_width; d += kPanelColumns) {
+    Bf16* panel = block + d * shape.key_block;
+    for (int64_t t = 0; t < whole_rows; t += kBlockDepth) {
+      PackValueTile(order, values.Slice(t, t + kBlockDepth).Columns(d, d + kPanelColumns),
+                    panel + t * kPanelColumns);
+    }
+  }
   for (int64_t t = 0; t < shape.key_block; ++t) {
-    StoreValue(order, shape, t < values.num_rows ? values.row(t) : nullptr, t, block);
+    const Bf16* value = t < values.num_rows ? values.row(t) : nullptr;
+    StoreValueFrom(order, shape, value, t, t < whole_rows ? whole_width : 0, block);
   }
 }
 
