@@ -111,7 +111,7 @@ absl::Status RunChunks(RowPipeline& pipeline, int64_t chunk_rows,
     if (!result.nonfinite_rows.empty()) {
       return absl::InvalidArgumentError(absl::StrCat("the token at position ",
                                                      begin + result.nonfinite_rows.front(),
-                                                     " led to values that are not finite"));
+                                                     " has values that are not finite"));
     }
     for (int64_t row = 0; row < result.logits.num_rows(); ++row) {
       const absl::Span<const float> logits = FloatRows(result.logits.rows()).span(row);

@@ -274,10 +274,9 @@ class Lead::Impl {
                                       rows.row_begin);
     if (bad != result_.nonfinite_rows.end() && *bad < rows.row_end()) {
       const int64_t position = rows.position_begin + (*bad - rows.row_begin);
-      Fail(session, WithHint(absl::InvalidArgumentError(absl::StrCat(
-                                 "the token at position ", position,
-                                 " led to values that are not finite; this request ends, others "
-                                 "go on")),
+      Fail(session, WithHint(absl::InvalidArgumentError(
+                                 absl::StrCat("the values of position ", position,
+                                              " are not finite; this request ends, others go on")),
                              "check the weights with: moebius model verify"));
       return;
     }
