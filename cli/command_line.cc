@@ -2,7 +2,9 @@
 // Commands, flags, help, and the words for what is not known.
 #include "cli/command_line.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 
@@ -60,9 +62,28 @@ Examples:
   moebius doctor
   moebius doctor --model models/demo --json)";
 
+// Examples come first in a command's own help, and stay out of the list of commands.
+class ExamplesFirst final : public CLI::Formatter {
+ public:
+  explicit ExamplesFirst(const char* examples) : examples_(examples) {}
+  std::string make_description(const CLI::App*) const override {
+    return absl::StrCat(examples_, "\n\n");
+  }
+
+ private:
+  const char* const examples_;
+};
+
+CLI::App& AddCommand(CLI::App& app, const char* name, const char* description,
+                     const char* examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->formatter(std::make_shared<ExamplesFirst>(examples));
+  return *command;
+}
+
 // CLI11 splits flag groups, values and nesting; the values live here until a command runs.
 struct CommandLine {
-  CLI::App app{kExamples, "moebius"};
+  CLI::App app{"", "moebius"};
   GenerateFlags generate;
   ModelInspectOptions inspect;
   ModelVerifyOptions verify;
@@ -73,101 +94,123 @@ struct CommandLine {
   bool version = false;
 };
 
+// One flag that takes a text; numbers are read by the command itself.
+struct TextFlag {
+  const char* group;
+  const char* name;
+  const char* type;
+  std::optional<std::string>* value;
+  const char* description;
+};
+
+void AddTextFlags(CLI::App& command, std::initializer_list<TextFlag> flags) {
+  for (const TextFlag& flag : flags) {
+    command.add_option(flag.name, *flag.value, flag.description)
+        ->type_name(flag.type)
+        ->group(flag.group);
+  }
+}
+
+// A flag that may be repeated; each time it takes one value.
+void AddRepeatedFlag(CLI::App& command, const TextFlag& flag, std::vector<std::string>* values) {
+  command.add_option(flag.name, *values, flag.description)
+      ->type_name(flag.type)
+      ->group(flag.group)
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+}
+
+void AddModelFlag(CLI::App& command, std::string* model) {
+  command.add_option("--model", *model, "Model folder: config.json and safetensors")
+      ->type_name("DIR")
+      ->required();
+}
+
 void AddGenerate(CommandLine& line) {
   GenerateFlags& flags = line.generate;
-  CLI::App* command = line.app.add_subcommand("generate", kGenerateExamples);
-  command->add_option("--model", flags.model, "Model folder: config.json and safetensors")
-      ->required();
-  command->add_option("--prompt", flags.prompt, "The text to continue")->group("Prompt");
-  command->add_option("--prompt-file", flags.prompt_file, "Its text, byte for byte; - is stdin")
-      ->group("Prompt");
-  command
-      ->add_option("--prompt-ids", flags.prompt_ids,
-                   "Token ids: 256,72,105 or a file with a JSON array or numbers")
-      ->group("Prompt");
-  command
-      ->add_option("--max-tokens", flags.max_tokens,
-                   "Tokens to generate at most; 256, or what fits")
+  CLI::App& command = AddCommand(line.app, "generate", "Continue a prompt", kGenerateExamples);
+  AddModelFlag(command, &flags.model);
+  AddTextFlags(
+      command,
+      {{"Prompt", "--prompt", "TEXT", &flags.prompt, "The text to continue"},
+       {"Prompt", "--prompt-file", "FILE", &flags.prompt_file,
+        "Its text, byte for byte; - is stdin"},
+       {"Prompt", "--prompt-ids", "IDS", &flags.prompt_ids,
+        "Token ids: 256,72,105 or a file with a JSON array or numbers"},
+       {"Sampling", "--max-tokens", "N", &flags.max_tokens,
+        "Tokens to generate at most; 256, or what fits"},
+       {"Sampling", "--temperature", "T", &flags.temperature, "0 takes the most probable token"},
+       {"Sampling", "--top-k", "K", &flags.top_k, "Sample from the k most probable; 0 is off"},
+       {"Sampling", "--top-p", "P", &flags.top_p,
+        "Sample from the most probable that sum to p; 1 is off"},
+       {"Sampling", "--seed", "N", &flags.seed,
+        "Same seed, same answer; drawn and shown where absent"},
+       {"Output", "--logprobs", "N", &flags.logprobs, "Show the n best candidates of each token"},
+       {"Machine", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"},
+       {"Machine", "--tier", "NAME", &flags.tier,
+        "portable, avx2, avx512, avx512bf16 or amx; the best that runs here"},
+       {"Machine", "--kv-budget", "BYTES", &flags.kv_budget, "Memory of the KV pool, as 512MiB"},
+       {"Machine", "--chunk", "N", &flags.chunk, "Prompt tokens in one step, 1 to 512"},
+       {"Machine", "--expert-pipelines", "N", &flags.expert_pipelines,
+        "Cut the experts into so many parts; the answer stays the same"},
+       {"Numerics", "--span", "N", &flags.span, "Keys per attention span; changes the answer"},
+       {"Numerics", "--group-fill", "FILL", &flags.group_fill,
+        "neg-inf or zero; changes the answer"},
+       {"Numerics", "--dtype", "TYPE", &flags.dtype,
+        "bf16: round F16 or F32 weights, which are refused otherwise"}});
+  AddRepeatedFlag(command,
+                  {"Sampling", "--stop", "TEXT", nullptr, "End before this text; may be repeated"},
+                  &flags.stop);
+  AddRepeatedFlag(
+      command,
+      {"Sampling", "--stop-token-id", "ID", nullptr, "End before this token; may be repeated"},
+      &flags.stop_token_ids);
+  command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end marker")
       ->group("Sampling");
-  command->add_option("--temperature", flags.temperature, "0 takes the most probable token")
-      ->group("Sampling");
-  command->add_option("--top-k", flags.top_k, "Sample from the k most probable; 0 is off")
-      ->group("Sampling");
-  command->add_option("--top-p", flags.top_p, "Sample from the most probable that sum to p")
-      ->group("Sampling");
-  command->add_option("--seed", flags.seed, "Same seed, same answer; drawn and shown if absent")
-      ->group("Sampling");
-  command->add_option("--stop", flags.stop, "End before this text; may be repeated")
-      ->group("Sampling")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command
-      ->add_option("--stop-token-id", flags.stop_token_ids, "End after this token; may be repeated")
-      ->group("Sampling")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end marker")
-      ->group("Sampling");
-  command->add_option("--logprobs", flags.logprobs, "Show the n best candidates of each token")
+  command.add_flag("--json", flags.json, "One JSON object on stdout instead of text")
       ->group("Output");
-  command->add_flag("--json", flags.json, "One JSON object on stdout instead of text")
+  command.add_flag("--verbose", flags.verbose, "Also where the time went")->group("Output");
+  command.add_flag("--quiet", flags.quiet, "The answer alone: no figures, no progress")
       ->group("Output");
-  command->add_flag("--verbose", flags.verbose, "Also where the time went, and the hashes")
-      ->group("Output");
-  command->add_flag("--quiet", flags.quiet, "The answer alone: no figures, no progress")
-      ->group("Output");
-  command->add_option("--threads", flags.threads, "Threads; what affinity and cgroup allow")
-      ->group("Machine");
-  command->add_option("--tier", flags.tier, "portable, avx2, avx512, avx512bf16 or amx; the best")
-      ->group("Machine");
-  command->add_option("--kv-budget", flags.kv_budget, "Memory of the KV pool, such as 512MiB")
-      ->group("Machine");
-  command->add_option("--chunk", flags.chunk, "Prompt tokens in one step, 1 to 512")
-      ->group("Machine");
-  command
-      ->add_option("--expert-pipelines", flags.expert_pipelines,
-                   "Cut the experts into so many parts; the answer stays the same")
-      ->group("Machine");
-  command->add_option("--span", flags.span, "Keys per attention span; changes the config hash")
-      ->group("Numerics");
-  command->add_option("--group-fill", flags.group_fill, "neg-inf or zero; changes the config hash")
-      ->group("Numerics");
-  command->add_option("--dtype", flags.dtype, "bf16: round F16 or F32 weights, else refused")
-      ->group("Numerics");
 }
 
 void AddModelLogits(CLI::App& model_command, ModelLogitsFlags& flags) {
-  CLI::App* command = model_command.add_subcommand(
+  CLI::App& command = *model_command.add_subcommand(
       "logits", "Write logits and chosen experts of given token ids to a safetensors file");
-  command->add_option("--model", flags.model, "Model folder: config.json and safetensors")
+  AddModelFlag(command, &flags.model);
+  command.add_option("--prompt-ids", flags.prompt_ids, "Token ids: 256,72,105 or a file")
+      ->type_name("IDS")
       ->required();
-  command->add_option("--prompt-ids", flags.prompt_ids, "Token ids: 256,72,105 or a file")
-      ->required();
-  command->add_option("--out", flags.out, "The file to write")->required();
-  command->add_option("--compute", flags.compute, "reference (fp32 throughout) or fast");
-  command->add_option("--group-fill", flags.group_fill, "neg-inf or zero; the model's");
-  command->add_option("--config", flags.config,
-                      "Read this file instead of the folder's config.json");
-  command->add_option("--dtype", flags.dtype, "bf16: fast may round F16 or F32 weights");
-  command->add_option("--span", flags.span, "Keys per attention span of fast");
-  command->add_option("--tier", flags.tier, "Kernels of fast; the best of this host");
-  command->add_option("--threads", flags.threads, "Threads; what affinity and cgroup allow");
+  command.add_option("--out", flags.out, "The file to write")->type_name("FILE")->required();
+  AddTextFlags(
+      command,
+      {{"Options", "--compute", "WAY", &flags.compute,
+        "reference (fp32 throughout, the default) or fast"},
+       {"Options", "--group-fill", "FILL", &flags.group_fill, "neg-inf or zero"},
+       {"Options", "--config", "FILE", &flags.config, "Instead of the config.json"},
+       {"Options", "--dtype", "TYPE", &flags.dtype, "bf16: fast may round weights"},
+       {"Options", "--span", "N", &flags.span, "Keys per attention span of fast"},
+       {"Options", "--tier", "NAME", &flags.tier, "Kernels of fast"},
+       {"Options", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"}});
 }
 
 void AddModel(CommandLine& line) {
-  CLI::App* command = line.app.add_subcommand("model", kModelExamples);
-  AddModelInspect(*command, line.inspect);
-  AddModelVerify(*command, line.verify);
-  AddModelLogits(*command, line.logits);
-  AddModelMake(*command, line.make);
+  CLI::App& command =
+      AddCommand(line.app, "model", "What is in a model's folder; is it whole; make a small one",
+                 kModelExamples);
+  AddModelInspect(command, line.inspect);
+  AddModelVerify(command, line.verify);
+  AddModelLogits(command, line.logits);
+  AddModelMake(command, line.make);
 }
 
 void AddDoctor(CommandLine& line) {
-  CLI::App* command = line.app.add_subcommand("doctor", kDoctorExamples);
-  command->add_option("--model", line.doctor_model, "Also check this model's folder");
-  command->add_flag("--json", line.json, "One JSON object on stdout");
+  CLI::App& command = AddCommand(line.app, "doctor",
+                                 "What this host has, and what is wrong with it", kDoctorExamples);
+  command.add_option("--model", line.doctor_model, "Also check this model's folder")
+      ->type_name("DIR");
+  command.add_flag("--json", line.json, "One JSON object on stdout");
 }
 
 void AddVersion(CommandLine& line) {
@@ -282,6 +325,7 @@ int RunParsed(const CommandLine& line) {
 
 int RunCommandLine(const std::vector<std::string>& arguments) {
   CommandLine line;
+  line.app.formatter(std::make_shared<ExamplesFirst>(kExamples));
   line.app.add_flag("--version", line.version, "Version, own path and kernels");
   AddGenerate(line);
   AddModel(line);
