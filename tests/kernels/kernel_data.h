@@ -127,7 +127,8 @@ class TierTest : public ::testing::TestWithParam<TestedKernels> {
     }
     const TierReport& report = TierReports()[static_cast<size_t>(GetParam().tier)];
     if (!report.usable) {
-      MOEBIUS_SKIP("tier " + std::string(TierName(report.tier)) + ": " + report.reason);
+      MOEBIUS_SKIP("tier " + std::string(TierName(report.tier)) +
+                   " cannot run on this host: " + report.reason);
     }
     kernels_ = FindKernels(GetParam().tier);
     ASSERT_NE(kernels_, nullptr);
