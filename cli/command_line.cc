@@ -94,7 +94,7 @@ struct CommandLine {
   bool version = false;
 };
 
-// One flag that takes a text; numbers are read by the command itself.
+// One flag that takes a text, the last one where it is repeated; numbers are read by the command.
 struct TextFlag {
   const char* group;
   const char* name;
@@ -107,7 +107,8 @@ void AddTextFlags(CLI::App& command, std::initializer_list<TextFlag> flags) {
   for (const TextFlag& flag : flags) {
     command.add_option(flag.name, *flag.value, flag.description)
         ->type_name(flag.type)
-        ->group(flag.group);
+        ->group(flag.group)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
 }
 

@@ -24,8 +24,8 @@ namespace moebius {
 ///
 /// Invariants:
 /// 1. The residual is fp32 and is rounded only where it is normalised.
-/// 2. Every assignment that the gate made is dispatched once and combined once (checked for each
-///    layer while MOEBIUS_CHECKS is on).
+/// 2. Every assignment that the gate made is dispatched once and combined once: the counts are
+///    checked for each layer, and while MOEBIUS_CHECKS is on all rules of one plan in 31.
 /// 3. A row's bits depend on its own tokens alone, never on the other rows of the step.
 /// 4. In steady state (no step larger than one seen before) its own phases allocate nothing.
 ///
