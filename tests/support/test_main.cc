@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gtest/gtest.h"
+
 #include "moebius/base/float_environment.h"
 
 int main(int argc, char** argv) {
