@@ -29,6 +29,9 @@ namespace {
 
 // How often an idle lead looks at deadlines and at readers that are behind.
 constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
+// Steps between two moments at which others get the executor: handing it over takes as long as a
+// layer of a small model.
+constexpr int kStepsPerBody = 16;
 
 absl::StatusOr<const Kernels*> ChooseKernels(std::optional<Tier> tier) {
   if (!tier.has_value()) return &BestKernels();
@@ -227,11 +230,16 @@ class EmbeddedNode::Impl {
     stepping_thread_ = std::thread([this] { StepUntilShutdown(); });
   }
 
-  // A whole step is one body: all its phases and both direct ports run inline on the executor.
+  // Whole steps are one body: all their phases and both direct ports run inline on the executor.
   void StepUntilShutdown() {
     while (!lead_->is_shut_down()) {
       bool stepped = false;
-      executor_->Run([&] { stepped = lead_->RunOneStep(); });
+      executor_->Run([&] {
+        for (int step = 0; step < kStepsPerBody; ++step) {
+          stepped = lead_->RunOneStep();
+          if (!stepped) break;
+        }
+      });
       if (!stepped) lead_->WaitForWork(kIdleWait);
     }
   }
