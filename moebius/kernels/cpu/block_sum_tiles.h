@@ -14,6 +14,12 @@
 namespace moebius {
 namespace {
 
+/// Blocks of weights that are asked for ahead of their turn (16 KiB of bf16), for calls that memory
+/// bounds: few rows, and more weights than the second-level cache surely keeps from the last call.
+constexpr int kPrefetchBlocks = 8;
+constexpr int64_t kPrefetchMaxRows = 8;
+constexpr int64_t kPrefetchMinBlocks = 128;  // 256 KiB of bf16
+
 /// Loops over constant bounds inside a tile must unroll completely: their arrays are registers.
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
 
@@ -229,14 +235,29 @@ struct DotTiles {
   }
 };
 
+/// Asks for a block of weights well before its turn: the hardware's prefetch stops at the end of a
+/// page, and panels of few rows are bound by memory. An address past the end is harmless.
+template <class Value>
+MOEBIUS_ALWAYS_INLINE void PrefetchBlock(const Value* weights) {
+  const char* const line = reinterpret_cast<const char*>(weights);
+  for (uint64_t offset = 0; offset < kPanelBlockSize * sizeof(Value); offset += 64) {
+    __builtin_prefetch(line + offset);
+  }
+}
+
+MOEBIUS_ALWAYS_INLINE bool IsMemoryBound(int64_t num_rows, int64_t num_blocks) {
+  return num_rows <= kPrefetchMaxRows && num_blocks >= kPrefetchMinBlocks;
+}
+
 /// All blocks of one panel for all prepared rows: c += their block sums. A prepared row has
 /// `row_words` elements of RowWord per block.
 template <class Tiles, class RowWord, int row_words>
 void AddPanel(const RowWord* prepared, int64_t num_rows, int64_t num_blocks,
-              const typename Tiles::Value* panel, float* c) {
+              const typename Tiles::Value* panel, bool is_memory_bound, float* c) {
   for (int64_t block = 0; block < num_blocks; ++block) {
     const RowWord* rows = prepared + block * num_rows * row_words;
     const typename Tiles::Value* weights = panel + block * kPanelBlockSize;
+    if (is_memory_bound) PrefetchBlock(weights + kPrefetchBlocks * kPanelBlockSize);
     for (int64_t r = 0; r < num_rows; r += Tiles::kMaxRows) {
       const int64_t left = num_rows - r;
       Tiles::AddBlock(static_cast<int>(left < Tiles::kMaxRows ? left : Tiles::kMaxRows),

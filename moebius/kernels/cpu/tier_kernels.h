@@ -110,6 +110,7 @@ MOEBIUS_ALWAYS_INLINE void FinishRow(const BlockSumCall& call, int64_t row, int6
 template <class V, class Tiles, class RowWord, int row_words>
 void RunBlockSum(const BlockSumCall& call) {
   alignas(64) float sums[kMaxKernelRows * kPanelColumns];
+  const bool is_memory_bound = IsMemoryBound(call.num_rows, call.num_panels * call.num_blocks);
   const int64_t width = OutputsPerPanel(call.epilogue);
   for (int64_t p = 0; p < call.num_panels; ++p) {
     const int64_t column = p * width;
@@ -122,9 +123,9 @@ void RunBlockSum(const BlockSumCall& call) {
                     static_cast<const float*>(call.out) + r * call.out_stride + column, count);
       }
     }
-    AddPanel<Tiles, RowWord, row_words>(static_cast<const RowWord*>(call.prepared_rows),
-                                        call.num_rows, call.num_blocks,
-                                        call.panels + p * call.num_blocks * kPanelBlockSize, sums);
+    AddPanel<Tiles, RowWord, row_words>(
+        static_cast<const RowWord*>(call.prepared_rows), call.num_rows, call.num_blocks,
+        call.panels + p * call.num_blocks * kPanelBlockSize, is_memory_bound, sums);
     for (int64_t r = 0; r < call.num_rows; ++r) {
       FinishRow<V>(call, r, column, count, sums + r * kPanelColumns);
     }
@@ -134,13 +135,15 @@ void RunBlockSum(const BlockSumCall& call) {
 template <class Tiles>
 void RunFloatBlockSum(const FloatBlockSumCall& call) {
   alignas(64) float sums[kMaxKernelRows * kPanelColumns];
+  const bool is_memory_bound = IsMemoryBound(call.num_rows, call.num_panels * call.num_blocks);
   for (int64_t p = 0; p < call.num_panels; ++p) {
     const int64_t column = p * kPanelColumns;
     const int64_t left = call.num_columns - column;
     const int64_t count = left < kPanelColumns ? left : kPanelColumns;
     __builtin_memset(sums, 0, static_cast<uint64_t>(call.num_rows) * kPanelColumns * sizeof(float));
     AddPanel<Tiles, float, kBlockDepth>(call.widened_rows, call.num_rows, call.num_blocks,
-                                        call.panels + p * call.num_blocks * kPanelBlockSize, sums);
+                                        call.panels + p * call.num_blocks * kPanelBlockSize,
+                                        is_memory_bound, sums);
     for (int64_t r = 0; r < call.num_rows; ++r) {
       CopyColumns(call.out + r * call.out_stride + column, sums + r * kPanelColumns, count);
     }
