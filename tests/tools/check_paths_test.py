@@ -15,13 +15,12 @@ def faults(text):
 class CheckTextTest(unittest.TestCase):
     def test_names_what_lies_outside_of_the_checkout(self):
         for text in ("see .." + "/shared/x", "cd /wo" + "rk/main", "/ho" + "me/anna/moebius",
-                     "as DESIGN" + ".md says", "http://deb.debian" + ".org/debian",
-                     "at 10.1" + ".2.3:80", "192.168" + ".0.1"):
+                     "as DESIGN" + ".md says", "http://deb.debian" + ".org/debian"):
             self.assertEqual(len(faults(text)), 1, text)
 
     def test_leaves_other_words_alone(self):
         for text in ("docs/architecture.md", "127.0.0.1:8080", "a/work/b", "network/home",
-                     "version 10.1.2", "0.0.0.0", "/usr/share/doc", "framework/x"):
+                     "10.0.0.1:80", "0.0.0.0", "/usr/share/doc", "framework/x"):
             self.assertEqual(faults(text), [], text)
 
     def test_says_the_line(self):
