@@ -52,6 +52,8 @@ function(moebius_binary name)
     set_target_properties(${name} PROPERTIES
       OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${MOEBIUS_PROGRAM_DIR}")
     moebius_only_on_demand(${name})
+    # The older kind of run path: libraries that a package brings need each other too.
+    target_link_options(${name} PRIVATE -Wl,--disable-new-dtags)
     if(NOT MOEBIUS_SANITIZE)
       install(TARGETS ${name} RUNTIME DESTINATION bin)
     endif()

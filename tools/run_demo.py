@@ -3,7 +3,8 @@
 """Lets a program answer a case of a model's expected.json and compares the bits.
 
 Usage: run_demo.py MOEBIUS MODEL_FOLDER [--case NAME]. Prints the text, the figures, and
-`same bits ✓`; exit code 1 when ids or logits differ or the program fails.
+`same bits ✓`; exit code 1 when ids or logits differ or the program fails. With --describe it only
+says what the model is.
 """
 import argparse
 import json
@@ -117,7 +118,11 @@ def main(arguments):
     parser.add_argument("program")
     parser.add_argument("model")
     parser.add_argument("--case")
+    parser.add_argument("--describe", action="store_true")
     options = parser.parse_args(arguments)
+    if options.describe:
+        print(describe_model(options.model))
+        return 0
     case = load_case(options.model, options.case)
     answer = run_case(options.program, options.model, case)
     if answer is None:

@@ -27,9 +27,9 @@ class LocaleTest(unittest.TestCase):
         self.assertEqual(done.out, "1,25", "the other tests of this file would test nothing")
 
     def test_an_answer_has_the_same_bits_and_the_same_text(self):
-        sampled = FLAGS + ("--temperature", "0.75")
-        plain = programs.generate(*sampled, environment=dict(os.environ, LC_ALL="C"))
-        german = programs.generate(*sampled, environment=self.environment)
+        plain = programs.generate(*FLAGS, temperature="0.75",
+                                  environment=dict(os.environ, LC_ALL="C"))
+        german = programs.generate(*FLAGS, temperature="0.75", environment=self.environment)
         for field in ("token_ids", "text", "logits_hash", "tokens_hash", "config_hash"):
             self.assertEqual(german[field], plain[field], field)
 

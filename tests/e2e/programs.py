@@ -46,10 +46,10 @@ def run(*command, environment=None, folder=None):
                                stdin=subprocess.DEVNULL, env=environment, cwd=folder, check=False))
 
 
-def generate(*flags, before=(), program=MOEBIUS, environment=None):
-    """`moebius generate` of the demo model, greedy, as JSON."""
-    done = run(*before, program, "generate", "--model", DEMO, "--json", "--temperature", "0",
-               *flags, environment=environment)
+def generate(*flags, before=(), temperature="0", environment=None):
+    """`moebius generate` of the demo model as JSON, greedy unless said otherwise."""
+    done = run(*before, MOEBIUS, "generate", "--model", DEMO, "--json", "--temperature",
+               temperature, *flags, environment=environment)
     if done.code != 0:
         raise AssertionError(str(done))
     return done.json()

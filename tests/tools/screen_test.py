@@ -25,7 +25,7 @@ class ScreenTest(unittest.TestCase):
     def test_steps_are_numbered(self):
         out = bash("step_count=2; begin_step build 'four programs'; end_step 8/8; "
                    "begin_step test all; end_step ''")[1].split("\n")
-        self.assertTrue(out[0].startswith(" 1/2 build      four programs"), out)
+        self.assertTrue(out[0].startswith(" 1/2 build       four programs"), out)
         self.assertIn("8/8", out[0])
         self.assertTrue(out[1].startswith(" 2/2 test"), out)
 

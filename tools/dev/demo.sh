@@ -8,7 +8,8 @@ run_demo() {
   step_count=3
   install_packages build
   build_tree release "the programs" programs
-  begin_step "one process" "models/demo"
+  begin_step "one process" ""
+  print_heading "$(python3 tools/run_demo.py --describe build/bin/moebius models/demo)"
   if ! python3 tools/run_demo.py build/bin/moebius models/demo; then
     fail_step /dev/null "The demo's answer differs from models/demo/expected.json, or there was none."
   fi

@@ -33,9 +33,12 @@ begin_step() {
 
 # print_step TAIL: the step's line with what stands behind its text.
 print_step() {
-  printf ' %d/%d %-10s %-*.*s %s\n' "$step_index" "$step_count" "$step_name" \
+  printf ' %d/%d %-11s %-*.*s %s\n' "$step_index" "$step_count" "$step_name" \
     "$step_width" "$step_width" "$step_text" "$1"
 }
+
+# print_heading TEXT: the step's line where its text is a whole sentence and nothing stands behind it.
+print_heading() { printf ' %d/%d %-11s %s\n' "$step_index" "$step_count" "$step_name" "$1"; }
 
 # draw_bar DONE TOTAL: twenty cells, the last one to an eighth.
 draw_bar() {
