@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <limits>
 
 #include "moebius/base/check.h"
@@ -44,19 +45,25 @@ struct PackedColumn {
   }
 };
 
-// Elements [begin, padded width) of a value, `begin` a multiple of 32; null is +0.
-void StoreValueFrom(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
-                    int64_t begin, Bf16* block) {
-  const int64_t depth_offset =
-      token / kBlockDepth * kPanelBlockSize + PanelBlockOffset(order, token % kBlockDepth, 0);
-  for (int64_t d = begin; d < shape.padded_value_width(); d += kPanelColumns) {
-    Bf16* column = block + d * shape.key_block + depth_offset;
-    for (int64_t c = 0; c < kPanelColumns; ++c) {
-      const bool present = value != nullptr && d + c < shape.value_width;
-      column[2 * c] = present ? value[d + c] : Bf16{};
+// Tiles of 32 rows and 32 elements of a matrix, those at its edges padded with +0.
+class StagedTile {
+ public:
+  // Valid until the next call.
+  Bf16Rows TileAt(Bf16Rows rows, int64_t row, int64_t column) {
+    const int64_t num_rows = std::clamp<int64_t>(rows.num_rows - row, 0, 32);
+    const int64_t width = std::clamp<int64_t>(rows.width - column, 0, 32);
+    if (num_rows == 32 && width == 32)
+      return rows.Slice(row, row + 32).Columns(column, column + 32);
+    std::fill(std::begin(tile_), std::end(tile_), Bf16{});
+    for (int64_t r = 0; r < num_rows; ++r) {
+      std::copy_n(rows.row(row + r) + column, width, tile_ + r * 32);
     }
+    return Bf16Rows(tile_, 32, 32);
   }
-}
+
+ private:
+  Bf16 tile_[32 * 32];
+};
 
 // Two neighbouring bf16 values as one little-endian word: the first in the low half.
 uint32_t LoadPair(const Bf16* from) {
@@ -217,44 +224,36 @@ void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t 
 
 void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
                 Bf16* block) {
-  StoreValueFrom(order, shape, value, token, 0, block);
+  const int64_t depth_offset =
+      token / kBlockDepth * kPanelBlockSize + PanelBlockOffset(order, token % kBlockDepth, 0);
+  for (int64_t d = 0; d < shape.padded_value_width(); d += kPanelColumns) {
+    Bf16* column = block + d * shape.key_block + depth_offset;
+    for (int64_t c = 0; c < kPanelColumns; ++c) {
+      const bool present = value != nullptr && d + c < shape.value_width;
+      column[2 * c] = present ? value[d + c] : Bf16{};
+    }
+  }
 }
 
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
   MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
-  // Blocks of 32 tokens and 32 elements: whole ones by pairs, the edges element by element.
-  const int64_t whole_width = shape.key_width / kBlockDepth * kBlockDepth;
-  const int64_t whole_rows = keys.num_rows / kPanelColumns * kPanelColumns;
-  for (int64_t t = 0; t < whole_rows; t += kPanelColumns) {
+  StagedTile staged;
+  for (int64_t t = 0; t < shape.key_block; t += kPanelColumns) {
     Bf16* panel = block + t * shape.padded_key_width();
-    for (int64_t k = 0; k < whole_width; k += kBlockDepth) {
-      PackKeyTile(order, keys.Slice(t, t + kPanelColumns).Columns(k, k + kBlockDepth),
-                  panel + k * kPanelColumns);
+    for (int64_t k = 0; k < shape.padded_key_width(); k += kBlockDepth) {
+      PackKeyTile(order, staged.TileAt(keys, t, k), panel + k * kPanelColumns);
     }
-  }
-  for (int64_t t = 0; t < shape.key_block; ++t) {
-    const int64_t begin = t < whole_rows ? whole_width : 0;
-    const int64_t end = t < keys.num_rows ? shape.key_width : 0;
-    const PackedColumn column(order, block, shape.padded_key_width(), t);
-    for (int64_t k = begin; k < end; ++k) column[k] = keys.row(t)[k];
-    for (int64_t k = std::max(begin, end); k < shape.padded_key_width(); ++k) column[k] = Bf16{};
   }
 }
 
 void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block) {
   MOEBIUS_CHECK(values.num_rows <= shape.key_block && values.width == shape.value_width);
-  const int64_t whole_width = shape.value_width / kPanelColumns * kPanelColumns;
-  const int64_t whole_rows = values.num_rows / kBlockDepth * kBlockDepth;
-  for (int64_t d = 0; d < whole_width; d += kPanelColumns) {
+  StagedTile staged;
+  for (int64_t d = 0; d < shape.padded_value_width(); d += kPanelColumns) {
     Bf16* panel = block + d * shape.key_block;
-    for (int64_t t = 0; t < whole_rows; t += kBlockDepth) {
-      PackValueTile(order, values.Slice(t, t + kBlockDepth).Columns(d, d + kPanelColumns),
-                    panel + t * kPanelColumns);
+    for (int64_t t = 0; t < shape.key_block; t += kBlockDepth) {
+      PackValueTile(order, staged.TileAt(values, t, d), panel + t * kPanelColumns);
     }
-  }
-  for (int64_t t = 0; t < shape.key_block; ++t) {
-    const Bf16* value = t < values.num_rows ? values.row(t) : nullptr;
-    StoreValueFrom(order, shape, value, t, t < whole_rows ? whole_width : 0, block);
   }
 }
 
