@@ -2,6 +2,7 @@
 #include "moebius/routing/combine.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "moebius/base/check.h"
@@ -27,9 +28,19 @@ void AddTo(const Bf16* values, float* total, int64_t size) {
   for (int64_t i = 0; i < size; ++i) total[i] += ToFloat(values[i]);
 }
 
+// ToFloat(ToBf16(value)) without leaving 32 bits, so that the loop below has a vector form.
+float RoundedToBf16(float value) {
+  const auto bits = std::bit_cast<int32_t>(value);
+  // In unsigned arithmetic: a NaN's bits may overflow before they are not chosen.
+  const auto rounded = static_cast<int32_t>(static_cast<uint32_t>(bits) + 0x7FFF +
+                                            ((static_cast<uint32_t>(bits) >> 16) & 1));
+  const int32_t chosen = (bits & 0x7FFFFFFF) > 0x7F800000 ? (bits | 0x00400000) : rounded;
+  return std::bit_cast<float>(chosen & static_cast<int32_t>(0xFFFF0000));
+}
+
 // total += bf16(chain).
 void AddRounded(const float* chain, float* total, int64_t size) {
-  for (int64_t i = 0; i < size; ++i) total[i] += ToFloat(ToBf16(chain[i]));
+  for (int64_t i = 0; i < size; ++i) total[i] += RoundedToBf16(chain[i]);
 }
 
 void Round(const float* values, Bf16* out, int64_t size) {

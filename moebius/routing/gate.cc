@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 
 #include "moebius/base/check.h"
+#include "moebius/kernels/inline.h"
 #include "moebius/kernels/math.h"
 
 namespace moebius {
@@ -64,10 +65,34 @@ bool AllFinite(absl::Span<const float> logits) {
   return sum == 0;
 }
 
+// Exp of kernels/math.h with its two early returns turned into selects, so that loops over experts
+// have a vector form; the same bits for every x but NaN, which no accepted row has.
+MOEBIUS_ALWAYS_INLINE float ExpWithoutBranch(float x) {
+  using namespace math_internal;
+  const float low = x < kExpMin ? kExpMin : x;
+  const float clamped = low > kExpMax ? kExpMax : low;
+  const float shifted = clamped * kLog2OfE + kRoundingShift;
+  const float whole = shifted - kRoundingShift;
+  const float r = (clamped - whole * kLn2High) - whole * kLn2Low;
+  const auto n = static_cast<int32_t>(Bits(shifted) - Bits(kRoundingShift));
+  const int32_t half = n >> 1;
+  const float low_scale = FromBits(static_cast<uint32_t>(half + 127) << 23);
+  const float high_scale = FromBits(static_cast<uint32_t>(n - half + 127) << 23);
+  const float inside = Horner6(kExpCoefficients, r) * low_scale * high_scale;
+  const float above = x > kExpMax ? std::numeric_limits<float>::infinity() : inside;
+  return x < kExpMin ? 0.0f : above;
+}
+
+void Sigmoids(absl::Span<const float> logits, float* scores) {
+  const float* const in = logits.data();
+  const auto size = static_cast<int64_t>(logits.size());
+  for (int64_t e = 0; e < size; ++e) scores[e] = 1.0f / (1.0f + ExpWithoutBranch(-in[e]));
+}
+
 void Softmax(absl::Span<const float> logits, absl::Span<float> scores) {
   float largest = logits[0];
   for (const float logit : logits) largest = std::max(largest, logit);
-  for (size_t e = 0; e < logits.size(); ++e) scores[e] = Exp(logits[e] - largest);
+  for (size_t e = 0; e < logits.size(); ++e) scores[e] = ExpWithoutBranch(logits[e] - largest);
   // Eight chains, expert e in chain e mod 8, then pairwise: one order for everyone.
   std::array<float, 8> chains{};
   for (size_t e = 0; e < scores.size(); ++e) chains[e % 8] += scores[e];
@@ -76,15 +101,25 @@ void Softmax(absl::Span<const float> logits, absl::Span<float> scores) {
   for (float& score : scores) score = score / sum;
 }
 
-// Which groups stay, by the sum of their two best selection scores.
+// The sum of the two best selection scores, or the one of a group of one expert.
+float GroupScore(absl::Span<const float> selection) {
+  if (selection.size() == 1) return selection[0];
+  float best = kNegativeInfinity, second = kNegativeInfinity;
+  for (const float score : selection) {
+    second = std::max(second, std::min(best, score));
+    best = std::max(best, score);
+  }
+  return best + second;
+}
+
 void KeepGroups(const GateConfig& config, const float* selection,
                 std::array<bool, kMaxGroups>& kept) {
   Best<kMaxGroups> groups(config.num_kept_groups);
   const int32_t width = config.num_experts / config.num_groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
-    Best<2> best(2);
-    for (int32_t i = 0; i < width; ++i) best.Offer(selection[group * width + i], i);
-    groups.Offer(width == 1 ? best.score(0) : best.score(0) + best.score(1), group);
+    groups.Offer(
+        GroupScore(absl::MakeConstSpan(selection + group * width, static_cast<size_t>(width))),
+        group);
   }
   std::fill_n(kept.begin(), config.num_groups, false);
   for (int i = 0; i < groups.size(); ++i) kept[static_cast<size_t>(groups.id(i))] = true;
@@ -105,14 +140,18 @@ BestExperts Choose(const GateConfig& config, const float* selection,
   return best;
 }
 
-bool FillsDiffer(const GateConfig& config, const float* selection,
-                 const std::array<bool, kMaxGroups>& kept) {
-  const BestExperts strict = Choose(config, selection, kept, GroupFill::kNegativeInfinity);
-  // A zero from outside enters only where it beats the worst, or ties with it.
-  if (strict.score(strict.size() - 1) > 0) return false;
-  const BestExperts filled = Choose(config, selection, kept, GroupFill::kZero);
-  for (int i = 0; i < filled.size(); ++i) {
-    if (!strict.Has(filled.id(i))) return true;
+// The choice under the other fill than `fill`, given that under `fill`.
+bool OtherFillDiffers(const GateConfig& config, const float* selection,
+                      const std::array<bool, kMaxGroups>& kept, GroupFill fill,
+                      const BestExperts& chosen) {
+  // A zero from outside enters only where it beats the worst, or ties with it. Where the worst of
+  // a choice with zeros is above them, it has none.
+  if (chosen.score(chosen.size() - 1) > 0) return false;
+  const GroupFill other_fill =
+      fill == GroupFill::kZero ? GroupFill::kNegativeInfinity : GroupFill::kZero;
+  const BestExperts other = Choose(config, selection, kept, other_fill);
+  for (int i = 0; i < other.size(); ++i) {
+    if (!chosen.Has(other.id(i))) return true;
   }
   return false;
 }
@@ -150,7 +189,7 @@ void SelectRows(const GateConfig& config, GroupFill fill, FloatRows logits,
       continue;
     }
     if (config.score_function == ScoreFunction::kSigmoid) {
-      for (size_t e = 0; e < num_experts; ++e) scores[e] = Sigmoid(row_logits[e]);
+      Sigmoids(row_logits, scores.data());
     } else {
       Softmax(row_logits, absl::MakeSpan(scores.data(), num_experts));
     }
@@ -159,11 +198,11 @@ void SelectRows(const GateConfig& config, GroupFill fill, FloatRows logits,
       for (size_t e = 0; e < num_experts; ++e) selection[e] = scores[e] + bias[e];
       ranked = selection.data();
     }
-    if (config.num_groups > 1) {
-      KeepGroups(config, ranked, kept);
-      if (FillsDiffer(config, ranked, kept)) ++counts.group_fill_mismatches;
-    }
+    if (config.num_groups > 1) KeepGroups(config, ranked, kept);
     const BestExperts chosen = Choose(config, ranked, kept, fill);
+    if (config.num_groups > 1 && OtherFillDiffers(config, ranked, kept, fill, chosen)) {
+      ++counts.group_fill_mismatches;
+    }
     for (int i = 0; i < chosen.size(); ++i) ids[i] = chosen.id(i);
     WriteWeights(config, scores.data(), chosen, weights);
   }

@@ -243,11 +243,13 @@ TEST(GatePropertyTest, ChoosesAsASlowStatementDoes) {
     SCOPED_TRACE(testing::Message()
                  << "trial " << trial << " E " << config.num_experts << " k " << config.top_k
                  << " groups " << config.num_kept_groups << "/" << config.num_groups);
-    // Coarse values make many ties.
+    // Coarse values make many ties; wide ones reach both ends of the exponential.
+    const bool coarse = random.Below(2) == 0;
     std::vector<float> logits, bias;
     const int64_t rows = static_cast<int64_t>(random.Below(4));
     for (int64_t i = 0; i < rows * config.num_experts; ++i) {
-      logits.push_back(static_cast<float>(random.Below(9)) * 0.5f - 2);
+      logits.push_back(coarse ? static_cast<float>(random.Below(9)) * 0.5f - 2
+                              : random.Normal() * 40);
     }
     if (random.Below(2) == 0) {
       for (int32_t e = 0; e < config.num_experts; ++e) {
