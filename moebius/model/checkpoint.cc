@@ -129,7 +129,10 @@ struct Checkpoint::Source {
 };
 
 absl::StatusOr<std::unique_ptr<const Checkpoint>> Checkpoint::Open(
-    const std::string& folder, const CheckpointOptions& options) {
+    const std::string& path, const CheckpointOptions& options) {
+  // A shell completes folders with a slash; messages and paths do without.
+  const size_t last = path.find_last_not_of('/');
+  const std::string folder = last == std::string::npos ? path : path.substr(0, last + 1);
   auto checkpoint = std::unique_ptr<Checkpoint>(new Checkpoint());
   checkpoint->folder_ = folder;
   checkpoint->options_ = options;

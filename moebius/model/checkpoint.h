@@ -56,7 +56,7 @@ class Checkpoint {
   const NumericsConfig& numerics() const { return numerics_; }
   const TensorDirectory& directory() const { return *directory_; }
   const ParameterMatch& match() const { return match_; }
-  /// Of the configuration, the tensor directory and a sample of the weights; docs/adr/0003 says
+  /// Of the configuration, the tensor directory and a sample of the weights; docs/adr/0005 says
   /// what it cannot see.
   uint64_t model_hash() const { return model_hash_; }
   /// Of NUMERICS's constants and the model hash: what all services of a cluster must share.

@@ -13,7 +13,7 @@
 namespace moebius {
 
 /// Bytes of one tensor that the model hash reads: all of a small one, else one window whose place
-/// depends on the tensor's name. docs/adr/0003-model-and-config-hash.md.
+/// depends on the tensor's name. docs/adr/0005-model-and-config-hash.md.
 inline constexpr uint64_t kHashedWholeBytes = 4096;
 inline constexpr uint64_t kHashWindowBytes = 512;
 
