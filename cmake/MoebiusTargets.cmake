@@ -41,6 +41,41 @@ function(moebius_library name)
   endif()
 endfunction()
 
+# moebius_proto(name [GRPC] PROTOS path/from/proto.proto … [DEPS name …])
+# Generated messages (and services with GRPC) as one library, never sanitised and without warnings.
+# Included as "proto/path/from/proto.pb.h".
+function(moebius_proto name)
+  cmake_parse_arguments(ARG "GRPC" "" "PROTOS;DEPS" ${ARGN})
+  set(generated "${CMAKE_BINARY_DIR}/generated")
+  set(options "--cpp_out=${generated}")
+  set(guests protobuf::libprotobuf)
+  if(ARG_GRPC)
+    list(APPEND options "--grpc_out=${generated}"
+         "--plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>")
+    list(APPEND guests gRPC::grpc++)
+  endif()
+  foreach(proto IN LISTS ARG_PROTOS)
+    string(REGEX REPLACE "[.]proto$" "" stem "proto/${proto}")
+    set(outputs "${generated}/${stem}.pb.cc" "${generated}/${stem}.pb.h")
+    if(ARG_GRPC)
+      list(APPEND outputs "${generated}/${stem}.grpc.pb.cc" "${generated}/${stem}.grpc.pb.h")
+    endif()
+    add_custom_command(
+      OUTPUT ${outputs}
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${generated}"
+      COMMAND protobuf::protoc -I "${CMAKE_SOURCE_DIR}" ${options}
+              "${CMAKE_SOURCE_DIR}/proto/${proto}"
+      DEPENDS "${CMAKE_SOURCE_DIR}/proto/${proto}"
+      COMMENT "Generating proto/${proto}" VERBATIM)
+    list(APPEND units ${outputs})
+  endforeach()
+  add_library(${name} STATIC ${units})
+  target_include_directories(${name} SYSTEM PUBLIC "${generated}")
+  target_link_libraries(${name} PUBLIC ${guests} ${ARG_DEPS})
+  target_compile_options(${name} PRIVATE -w)
+  moebius_only_on_demand(${name})
+endfunction()
+
 # moebius_binary(name SOURCES … DEPS … [OUTPUT file-name])
 function(moebius_binary name)
   cmake_parse_arguments(ARG "" "OUTPUT" "SOURCES;DEPS" ${ARGN})
