@@ -448,7 +448,7 @@ void Transport::Core::Retire(End end) {
   {
     MutexLock lock(mutex_);
     armed_sends_.erase(end.get());
-    retired_.push_back(std::move(end));
+    retired_.insert(std::move(end));  // its death may be reported twice
   }
   React([this] { SweepRetired(); });
 }
@@ -460,11 +460,14 @@ void Transport::Core::SweepRetired() {
   bool is_empty = true;
   {
     MutexLock lock(mutex_);
-    const auto held = std::partition(retired_.begin(), retired_.end(),
-                                     [](const End& end) { return end.use_count() > 1; });
-    free.assign(held, retired_.end());
-    // Two references now, of which this function drops one.
-    retired_.erase(held, retired_.end());
+    for (auto end = retired_.begin(); end != retired_.end();) {
+      if (end->use_count() > 1) {
+        ++end;
+        continue;
+      }
+      free.push_back(*end);
+      end = retired_.erase(end);
+    }
     is_empty = retired_.empty();
   }
   free.clear();
@@ -493,10 +496,10 @@ void Transport::Core::Shutdown() {
     peers_.clear();
     ends.insert(ends.end(), silent_.begin(), silent_.end());
     silent_.clear();
-    for (std::vector<End>* list : {&leaving_, &retired_}) {
-      ends.insert(ends.end(), list->begin(), list->end());
-      list->clear();
-    }
+    ends.insert(ends.end(), leaving_.begin(), leaving_.end());
+    leaving_.clear();
+    ends.insert(ends.end(), retired_.begin(), retired_.end());
+    retired_.clear();
   }
   for (const End& end : ends) {
     end->Leave(absl::UnavailableError(absl::StrCat(options_.name, " shuts down")));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,7 +105,7 @@ class Transport::Core final : public LinkEndOwner,
   std::map<PeerId, Peer> peers_ MOEBIUS_GUARDED_BY(mutex_);
   std::list<End> silent_ MOEBIUS_GUARDED_BY(mutex_);  // accepted, no hello yet; oldest first
   std::vector<End> leaving_ MOEBIUS_GUARDED_BY(mutex_);
-  std::vector<End> retired_ MOEBIUS_GUARDED_BY(mutex_);  // destroyed when nobody else holds them
+  std::set<End> retired_ MOEBIUS_GUARDED_BY(mutex_);  // destroyed when nobody else holds them
   std::map<LinkEnd*, absl::Duration> armed_sends_ MOEBIUS_GUARDED_BY(mutex_);
   absl::Duration armed_reservations_ MOEBIUS_GUARDED_BY(mutex_) = absl::InfiniteDuration();
   uint32_t next_peer_ MOEBIUS_GUARDED_BY(mutex_) = 1;

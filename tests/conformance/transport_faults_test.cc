@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every transport must do in bad weather: death, silence, restarts, garbage, leaks.
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "moebius/base/random.h"
+#include "moebius/transport/hello.h"
+#include "tests/conformance/transport_world.h"
+
+namespace moebius {
+namespace {
+
+using ::testing::HasSubstr;
+
+Hello GoodHello(Lane lane) {
+  Hello hello;
+  hello.lane = lane;
+  hello.connection_id = 77;
+  hello.window_bytes = 16 << 10;
+  hello.max_message_bytes = 64 << 10;
+  hello.max_payload_bytes = 4096;
+  hello.name = "raw";
+  return hello;
+}
+
+LinkFaults Cut() {
+  LinkFaults faults;
+  faults.cut = true;
+  return faults;
+}
+
+TEST_P(TransportConformance, AnEndedStreamIsADeadPeerAtOnce) {
+  Node& doomed = world_.Add(TransportWorld::SmallOptions("doomed"));
+  Node& watcher = world_.Add(TransportWorld::SmallOptions("watcher"));
+  const PeerId peer = world_.Connect(watcher, world_.Listen(doomed), "doomed");
+  ReservationSpec spec;
+  spec.source = peer;
+  spec.key.kind = Node::kClosedKind;
+  spec.max_message_bytes = 1024;
+  watcher.Reserve(spec);
+  const absl::Duration before = world_.clock().Now();
+  world_.Remove(doomed);
+  ASSERT_TRUE(world_.Until([&] { return watcher.StateOf(peer) == PeerState::kDead; }));
+  EXPECT_EQ(world_.clock().Now(), before);
+  ASSERT_EQ(watcher.num_deliveries(), 1u);
+  EXPECT_EQ(watcher.deliveries()[0].message.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(watcher.deliveries()[0].message.status().message()),
+              HasSubstr("peer doomed is dead"));
+  EXPECT_EQ(watcher.transport()
+                .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 1, 1, 1))
+                .status()
+                .code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_P(TransportConformance, SilenceIsSuspectAfterThreeBeatsAndDeadAfterASecond) {
+  FaultPlan& plan = world_.NewPlan(1);
+  Node& silent = world_.Add(TransportWorld::SmallOptions("silent"), &plan);
+  Node& watcher = world_.Add(TransportWorld::SmallOptions("watcher"));
+  const PeerId peer = world_.Connect(watcher, world_.Listen(silent), "silent");
+  world_.Settle();
+  plan.Set(Cut());  // one way: it hears everything and is not heard
+  world_.Advance(absl::Milliseconds(450) - absl::Nanoseconds(1));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kConnected);
+  world_.Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kSuspect);
+  EXPECT_THAT(std::string(watcher.ReasonOf(peer).message()), HasSubstr("450ms"));
+  world_.Advance(absl::Milliseconds(550) - absl::Nanoseconds(1));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kSuspect);
+  world_.Advance(absl::Nanoseconds(1));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kDead);
+  // The other side hears its stream end.
+  EXPECT_TRUE(world_.Until([&] { return silent.PeerNamed("watcher") == PeerId(); }));
+}
+
+TEST_P(TransportConformance, ASuspectPeerThatSpeaksAgainIsConnected) {
+  FaultPlan& plan = world_.NewPlan(1);
+  Node& shy = world_.Add(TransportWorld::SmallOptions("shy"), &plan);
+  Node& watcher = world_.Add(TransportWorld::SmallOptions("watcher"));
+  const PeerId peer = world_.Connect(watcher, world_.Listen(shy), "shy");
+  world_.Settle();
+  LinkFaults stopped;
+  stopped.stop = true;  // nothing is lost, as when a process is stopped
+  plan.Set(stopped);
+  world_.Advance(absl::Milliseconds(600));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kSuspect);
+  plan.Clear();
+  world_.Advance(absl::Milliseconds(200));
+  EXPECT_EQ(watcher.StateOf(peer), PeerState::kConnected);
+  EXPECT_TRUE(watcher.ReasonOf(peer).ok());
+}
+
+TEST_P(TransportConformance, AHalfOpenConnectionIsForgottenByBothEnds) {
+  FaultPlan& plan = world_.NewPlan(1);
+  Node& a = world_.Add(TransportWorld::SmallOptions("a"), &plan);
+  Node& b = world_.Add(TransportWorld::SmallOptions("b"), &plan);
+  world_.Connect(b, world_.Listen(a), "a");
+  world_.Settle();
+  plan.Set(Cut());
+  world_.Advance(absl::Seconds(1));
+  EXPECT_EQ(a.PeerNamed("b"), PeerId());
+  EXPECT_EQ(b.PeerNamed("a"), PeerId());
+  // It is dialed again in vain, and every try is cleaned up; then the weather changes.
+  world_.Advance(absl::Seconds(10));
+  EXPECT_LE(a.transport().figures().num_links, 6u);
+  plan.Clear();
+  world_.Advance(absl::Seconds(4));
+  EXPECT_TRUE(world_.Until([&] { return b.PeerNamed("a") != PeerId(); }));
+  EXPECT_EQ(b.transport().figures().num_links, 3u);
+}
+
+TEST_P(TransportConformance, ARestartedPeerIsANewLifeAndNothingOfTheOldIsDelivered) {
+  const TransportOptions options = TransportWorld::SmallOptions("phoenix");
+  Node* phoenix = &world_.Add(options);
+  Node& watcher = world_.Add(TransportWorld::SmallOptions("watcher"));
+  const Address address = world_.Listen(*phoenix);
+  const PeerId peer = world_.Connect(watcher, address, "phoenix");
+  const uint64_t old_life = phoenix->transport().incarnation();
+  ReservationSpec spec;
+  spec.source = peer;
+  spec.key.kind = Node::kClosedKind;
+  spec.key.step = 3;
+  spec.max_message_bytes = 64 << 10;
+  watcher.Reserve(spec);
+  // Half of a message is under way when the process dies.
+  ASSERT_TRUE(world_.Until([&] { return phoenix->PeerNamed("watcher") != PeerId(); }));
+  ASSERT_TRUE(phoenix->transport()
+                  .Send(phoenix->PeerNamed("watcher"), Lane::kBulk,
+                        PositionMessage(Node::kClosedKind, 2, 64, 256))
+                  .ok());
+  world_.Remove(*phoenix);
+  ASSERT_TRUE(world_.Until([&] { return watcher.StateOf(peer) == PeerState::kDead; }));
+  ASSERT_EQ(watcher.num_deliveries(), 1u);
+  EXPECT_FALSE(watcher.deliveries()[0].message.ok());
+
+  phoenix = &world_.Add(options);
+  ASSERT_TRUE(phoenix->transport().Listen(address).ok());
+  for (int i = 0; i < 20 && watcher.PeerNamed("phoenix") == PeerId(); ++i) {
+    world_.Advance(absl::Milliseconds(500));
+  }
+  ASSERT_EQ(watcher.PeerNamed("phoenix"), peer);
+  EXPECT_NE(watcher.transport().FindPeer(peer)->incarnation, old_life);
+  // The old reservation is over: the same key of the new life is expected by nobody …
+  ASSERT_TRUE(world_.Until([&] { return phoenix->PeerNamed("watcher") != PeerId(); }));
+  const PeerId back = phoenix->PeerNamed("watcher");
+  const auto message = [] { return PositionMessage(Node::kClosedKind, 3, 2, 16); };
+  ASSERT_TRUE(phoenix->transport().Send(back, Lane::kBulk, message()).ok());
+  world_.Settle();
+  EXPECT_EQ(watcher.num_deliveries(), 1u);
+  // … until it is reserved again.
+  watcher.Reserve(spec);
+  ASSERT_TRUE(phoenix->transport().Send(back, Lane::kBulk, message()).ok());
+  ASSERT_TRUE(world_.Until([&] { return watcher.num_deliveries() == 2; }));
+  EXPECT_EQ(watcher.deliveries()[1].message->incarnation, phoenix->transport().incarnation());
+}
+
+TEST_P(TransportConformance, ALostFrameEndsTheConnectionWithinABeat) {
+  for (const bool is_last : {false, true}) {
+    TransportWorld world(GetParam());
+    FaultPlan& plan = world.NewPlan(1);
+    Node& receiver = world.Add(TransportWorld::SmallOptions("receiver"));
+    Node& sender = world.Add(TransportWorld::SmallOptions("sender"), &plan);
+    const PeerId peer = world.Connect(sender, world.Listen(receiver), "receiver");
+    ASSERT_TRUE(world.Until([&] { return receiver.PeerNamed("sender") != PeerId(); }));
+    const PeerId source = receiver.PeerNamed("sender");
+    world.Settle();
+    plan.Set(Cut());
+    ASSERT_TRUE(
+        sender.transport().Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 1, 1, 8)).ok());
+    plan.Clear();
+    if (is_last) {
+      world.Advance(absl::Milliseconds(150));
+    } else {
+      ASSERT_TRUE(sender.transport()
+                      .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 2, 1, 8))
+                      .ok());
+    }
+    EXPECT_TRUE(world.Until([&] { return receiver.StateOf(source) == PeerState::kDead; }));
+    EXPECT_EQ(receiver.ReasonOf(source).code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(std::string(receiver.ReasonOf(source).message()), HasSubstr("bulk lane lost"));
+    EXPECT_EQ(receiver.num_deliveries(), 0u);
+  }
+}
+
+TEST_P(TransportConformance, ADamagedFrameIsNeverDelivered) {
+  FaultPlan& plan = world_.NewPlan(5);
+  TransportOptions options = TransportWorld::SmallOptions("receiver");
+  options.checksums_inside_host = true;
+  Node& receiver = world_.Add(options);
+  options.name = "sender";
+  Node& sender = world_.Add(options, &plan);
+  const Address address = world_.Listen(receiver);
+  const PeerId peer = world_.Connect(sender, address, "receiver");
+  LinkFaults faults;
+  faults.corrupt = 0.3f;
+  uint64_t sent = 0;
+  for (uint64_t round = 0; round < 30; ++round) {
+    ASSERT_TRUE(world_.Until([&] { return receiver.PeerNamed("sender") != PeerId(); }));
+    plan.Set(faults);
+    for (uint64_t i = 0; i < 5; ++i) {
+      const auto status = sender.transport().Send(
+          peer, Lane::kDecode, PositionMessage(Node::kOpenKind, round * 5 + i, 3, 16));
+      if (status.ok()) ++sent;
+    }
+    world_.Settle();
+    plan.Clear();
+    for (int i = 0; i < 10 && sender.PeerNamed("receiver") == PeerId(); ++i) {
+      world_.Advance(absl::Milliseconds(500));
+    }
+    ASSERT_EQ(sender.PeerNamed("receiver"), peer);
+  }
+  for (const Delivery& delivery : receiver.deliveries()) {
+    ASSERT_TRUE(delivery.message.ok());
+    EXPECT_EQ(Difference(*delivery.message), "");
+  }
+  EXPECT_LT(receiver.num_deliveries(), sent);
+  EXPECT_GT(receiver.num_deliveries(), 0u);
+  EXPECT_GT(receiver.transport().figures().protocol_errors, 0u);
+}
+
+TEST_P(TransportConformance, ADoubledFrameIsDeliveredOnce) {
+  FaultPlan& plan = world_.NewPlan(2);
+  LinkFaults faults;
+  faults.duplicate = 1;
+  Node& receiver = world_.Add(TransportWorld::SmallOptions("receiver"));
+  Node& sender = world_.Add(TransportWorld::SmallOptions("sender"), &plan);
+  const PeerId peer = world_.Connect(sender, world_.Listen(receiver), "receiver");
+  plan.Set(faults);
+  for (uint64_t step = 0; step < 10; ++step) {
+    ASSERT_TRUE(sender.transport()
+                    .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, step, 20, 128))
+                    .ok());
+  }
+  ASSERT_TRUE(world_.Until([&] { return receiver.num_deliveries() >= 10; }));
+  world_.Settle();
+  ASSERT_EQ(receiver.num_deliveries(), 10u);
+  for (uint64_t step = 0; step < 10; ++step) {
+    EXPECT_EQ(receiver.deliveries()[step].message->key.step, step);
+  }
+}
+
+TEST_P(TransportConformance, DelaysReorderPeersAndNeverALane) {
+  constexpr uint64_t kSeed = 3;
+  FaultPlan& plan = world_.NewPlan(kSeed);
+  LinkFaults faults;
+  faults.max_delay = absl::Milliseconds(90);
+  Node& receiver = world_.Add(TransportWorld::SmallOptions("receiver"));
+  const Address address = world_.Listen(receiver);
+  std::vector<Node*> senders;
+  std::vector<PeerId> peers;
+  for (int i = 0; i < 3; ++i) {
+    const std::string name = absl::StrCat("sender-", i);
+    senders.push_back(&world_.Add(TransportWorld::SmallOptions(name), &plan));
+    peers.push_back(world_.Connect(*senders[i], address, "receiver"));
+  }
+  plan.Set(faults);
+  for (uint64_t step = 0; step < 20; ++step) {
+    for (int i = 0; i < 3; ++i) {
+      ASSERT_TRUE(senders[i]
+                      ->transport()
+                      .Send(peers[i], Lane::kDecode, PositionMessage(Node::kOpenKind, step, 1, 4))
+                      .ok());
+    }
+  }
+  for (int i = 0; i < 40 && receiver.num_deliveries() < 60; ++i) {
+    world_.Advance(absl::Milliseconds(50));
+  }
+  ASSERT_EQ(receiver.num_deliveries(), 60u) << "seed " << kSeed;
+  std::map<PeerId, uint64_t> next;
+  bool is_reordered = false;
+  uint64_t last = 0;
+  for (const Delivery& delivery : receiver.deliveries()) {
+    const uint64_t step = delivery.message->key.step;
+    EXPECT_EQ(step, next[delivery.source]++);
+    is_reordered |= step < last;
+    last = step;
+  }
+  EXPECT_TRUE(is_reordered);
+}
+
+TEST_P(TransportConformance, AGoodbyeCarriesItsReason) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+  const PeerId peer = world_.Connect(guest, world_.Listen(host), "host");
+  ASSERT_TRUE(world_.Until([&] { return host.PeerNamed("guest") != PeerId(); }));
+  const PeerId id = host.PeerNamed("guest");
+  guest.transport().Disconnect(peer, absl::UnavailableError("draining"));
+  ASSERT_TRUE(world_.Until([&] { return host.StateOf(id) == PeerState::kDead; }));
+  EXPECT_EQ(guest.StateOf(peer), PeerState::kDead);
+  EXPECT_TRUE(absl::IsNotFound(guest.transport().FindPeer(peer).status()));
+  EXPECT_THAT(std::string(host.ReasonOf(id).message()), HasSubstr("draining"));
+  world_.Advance(absl::Seconds(3));
+  EXPECT_EQ(host.transport().figures().num_links, 0u);
+  EXPECT_EQ(guest.transport().figures().num_links, 0u);
+}
+
+TEST_P(TransportConformance, APeerThatIsNotAdmittedHearsWhy) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  host.admission = absl::FailedPreconditionError("another config hash");
+  Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+  const auto peer = guest.transport().Connect(world_.Listen(host));
+  ASSERT_TRUE(peer.ok());
+  ASSERT_TRUE(world_.Until([&] { return guest.StateOf(*peer) == PeerState::kDead; }));
+  EXPECT_EQ(guest.ReasonOf(*peer).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(guest.ReasonOf(*peer).message()), HasSubstr("another config hash"));
+  EXPECT_EQ(host.transport().figures().num_peers, 0u);
+}
+
+TEST_P(TransportConformance, ABusyPortIsAnErrorAtOnce) {
+  Node& first = world_.Add(TransportWorld::SmallOptions("first"));
+  Node& second = world_.Add(TransportWorld::SmallOptions("second"));
+  const Address address = world_.Listen(first);
+  const auto again = second.transport().Listen(address);
+  EXPECT_EQ(again.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(again.status().message()), HasSubstr("address already in use"));
+}
+
+TEST_P(TransportConformance, NobodyListeningIsAPeerThatIsTriedAgain) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  const Address address = world_.Listen(host);
+  world_.Remove(host);
+  Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+  const auto peer = guest.transport().Connect(address);
+  ASSERT_TRUE(peer.ok());
+  ASSERT_TRUE(world_.Until([&] { return guest.StateOf(*peer) == PeerState::kDead; }));
+  Node& late = world_.Add(TransportWorld::SmallOptions("late"));
+  ASSERT_TRUE(late.transport().Listen(address).ok());
+  for (int i = 0; i < 10 && guest.PeerNamed("late") == PeerId(); ++i) {
+    world_.Advance(absl::Milliseconds(500));
+  }
+  EXPECT_EQ(guest.PeerNamed("late"), *peer);
+}
+
+// Each of these is the whole life of one hostile link.
+struct Hostility {
+  const char* name;
+  std::function<void(RawLink&)> speak;
+};
+
+std::vector<Hostility> Hostilities() {
+  const auto random = [](uint64_t seed) {
+    return [seed](RawLink& link) {
+      WireFrame frame;
+      for (size_t i = 0; i < kFrameHeaderBytes; ++i) {
+        frame.header[i] = static_cast<uint8_t>(RandomBits(seed, i));
+      }
+      frame.payload = {SharedBytes::Copy("GET / HTTP/1.1\r\n\r\n")};
+      link.Write(std::move(frame));
+    };
+  };
+  const auto message = [] { return BuildFrame(PositionMessage(Node::kOpenKind, 1, 1, 4), 0, 1); };
+  return {
+      {"random bytes", random(1)},
+      {"other random bytes", random(2)},
+      {"a message before the hello", [message](RawLink& link) { link.WriteSealed(message(), 9); }},
+      {"a hello for a lane that does not exist",
+       [](RawLink& link) {
+         Hello hello = GoodHello(static_cast<Lane>(7));
+         link.WriteSealed(BuildHello(hello), 9);
+       }},
+      {"a hello with no window",
+       [](RawLink& link) {
+         Hello hello = GoodHello(Lane::kBulk);
+         hello.window_bytes = 100;
+         link.WriteSealed(BuildHello(hello), 9);
+       }},
+      {"a hello that is cut off",
+       [](RawLink& link) {
+         Frame frame = BuildHello(GoodHello(Lane::kBulk));
+         frame.payload = {SharedBytes::Copy("short")};
+         link.WriteSealed(std::move(frame), 9);
+       }},
+      {"two hellos",
+       [](RawLink& link) {
+         link.WriteSealed(BuildHello(GoodHello(Lane::kBulk)), 9);
+         link.WriteSealed(BuildHello(GoodHello(Lane::kBulk)), 9);
+       }},
+      {"a message before the answer, of a size beyond the limit",
+       [message](RawLink& link) {
+         link.WriteSealed(BuildHello(GoodHello(Lane::kBulk)), 9);
+         Frame frame = message();
+         frame.header.num_rows = 0x40000001;
+         link.WriteSealed(std::move(frame), 9);
+       }},
+  };
+}
+
+TEST_P(TransportConformance, GarbageEndsItsLinkAndNobodyElses) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+  const Address address = world_.Listen(host);
+  const PeerId peer = world_.Connect(guest, address, "host");
+  for (const Hostility& hostility : Hostilities()) {
+    auto link = std::make_unique<RawLink>(world_.medium().provider(), address, Lane::kBulk);
+    hostility.speak(*link);
+    EXPECT_TRUE(world_.Until([&] { return link->closed(); })) << hostility.name;
+  }
+  world_.Advance(absl::Milliseconds(10));
+  EXPECT_GE(host.transport().figures().protocol_errors, 7u);
+  EXPECT_EQ(host.transport().figures().num_links, 3u);
+  EXPECT_EQ(host.transport().figures().num_peers, 1u);
+  // The good peer never noticed.
+  ASSERT_TRUE(
+      guest.transport().Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 5, 2, 4)).ok());
+  ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() == 1; }));
+  EXPECT_EQ(Difference(*host.deliveries()[0].message), "");
+}
+
+// A raw peer with all three lanes, for what only an admitted peer can do.
+class RawPeer {
+ public:
+  RawPeer(TransportWorld& world, Node& host, const Address& address) {
+    for (size_t lane = 0; lane < kNumLanes; ++lane) {
+      links_.push_back(
+          std::make_unique<RawLink>(world.medium().provider(), address, static_cast<Lane>(lane)));
+      links_.back()->WriteSealed(BuildHello(GoodHello(static_cast<Lane>(lane))), kIncarnation);
+    }
+    EXPECT_TRUE(world.Until([&] { return host.PeerNamed("raw") != PeerId(); }));
+    EXPECT_TRUE(world.Until([&] { return links_[2]->frames().size() == 1; }));
+  }
+  static constexpr uint64_t kIncarnation = 9;
+  RawLink& bulk() { return *links_[2]; }
+
+ private:
+  std::vector<std::unique_ptr<RawLink>> links_;
+};
+
+TEST_P(TransportConformance, AnAdmittedPeerThatBreaksTheRulesIsCut) {
+  const auto message = [](uint64_t step) {
+    return BuildFrame(PositionMessage(Node::kOpenKind, step, 1, 4), 0, 1);
+  };
+  const std::vector<Hostility> breaches = {
+      {"another incarnation",
+       [&](RawLink& link) { link.WriteSealed(message(1), RawPeer::kIncarnation + 1); }},
+      {"a credit for frames that were never sent",
+       [](RawLink& link) { link.WriteSealed(BuildCredit(1000), RawPeer::kIncarnation); }},
+      {"a second hello",
+       [](RawLink& link) {
+         link.WriteSealed(BuildHello(GoodHello(Lane::kBulk)), RawPeer::kIncarnation);
+       }},
+      {"a frame beyond the limit",
+       [](RawLink& link) {
+         const Message large = PositionMessage(Node::kOpenKind, 1, 1024, 2);
+         link.WriteSealed(BuildFrame(large, 0, 1), RawPeer::kIncarnation);
+       }},
+  };
+  for (const Hostility& breach : breaches) {
+    TransportWorld world(GetParam());
+    Node& host = world.Add(TransportWorld::SmallOptions("host"));
+    RawPeer raw(world, host, world.Listen(host));
+    breach.speak(raw.bulk());
+    EXPECT_TRUE(world.Until([&] { return raw.bulk().closed(); })) << breach.name;
+    EXPECT_TRUE(world.Until([&] { return host.PeerNamed("raw") == PeerId(); })) << breach.name;
+    EXPECT_EQ(host.num_deliveries(), 0u) << breach.name;
+    world.Advance(absl::Milliseconds(5));
+    EXPECT_EQ(host.transport().figures().num_links, 0u) << breach.name;
+  }
+}
+
+TEST_P(TransportConformance, APartThatFitsNoBeginningIsDropped) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  RawPeer raw(world_, host, world_.Listen(host));
+  const Message large = PositionMessage(Node::kOpenKind, 1, 1024, 2);
+  const uint32_t parts = NumParts(MessageBytes(large), 4096);
+  ASSERT_EQ(parts, 3u);
+  // The middle of a message, then its end; a beginning without an end; then a whole one.
+  for (const uint32_t part : {1u, 2u, 0u, 0u, 1u, 2u}) {
+    raw.bulk().WriteSealed(BuildFrame(large, part, parts), RawPeer::kIncarnation);
+  }
+  ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() == 1; }));
+  EXPECT_EQ(Difference(*host.deliveries()[0].message), "");
+  const LaneFigures bulk = host.transport().figures().lanes[2];
+  EXPECT_EQ(bulk.dropped_messages[static_cast<size_t>(DropReason::kUnreserved)], 1u);
+  EXPECT_EQ(bulk.dropped_messages[static_cast<size_t>(DropReason::kAbandoned)], 1u);
+  EXPECT_EQ(host.transport().figures().assembling_bytes, 0u);
+}
+
+TEST_P(TransportConformance, AThousandSilentLinksKeepNobodyOut) {
+  TransportOptions options = TransportWorld::SmallOptions("host");
+  options.max_silent_links = 50;
+  Node& host = world_.Add(options);
+  const Address address = world_.Listen(host);
+  std::vector<std::unique_ptr<RawLink>> silent;
+  for (int i = 0; i < 1000; ++i) {
+    silent.push_back(std::make_unique<RawLink>(world_.medium().provider(), address, Lane::kBulk));
+    if (i % 100 == 0) world_.Settle();
+  }
+  world_.Settle();
+  EXPECT_LE(host.transport().figures().num_links, 60u);
+  Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+  world_.Connect(guest, address, "host");
+  // Those that are left are cut when their time for a hello is over.
+  world_.Advance(absl::Seconds(2) + absl::Milliseconds(5));
+  EXPECT_TRUE(world_.Until([&] { return host.transport().figures().num_links == 3; }))
+      << host.transport().figures().num_links;
+  EXPECT_EQ(guest.PeerNamed("host").value(), 1u);
+}
+
+TEST_P(TransportConformance, AThousandConnectionsLeaveNothingBehind) {
+  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
+  const Address address = world_.Listen(host);
+  size_t descriptors = 0;
+  for (int cycle = 0; cycle < 1000; ++cycle) {
+    Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
+    const PeerId peer = world_.Connect(guest, address, "host");
+    ASSERT_TRUE(guest.transport()
+                    .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 1, 20, 128))
+                    .ok());
+    const size_t expected = host.num_deliveries() + 1;
+    ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() >= expected; }) ||
+                host.num_deliveries() == expected);
+    world_.Remove(guest);
+    ASSERT_TRUE(world_.Until([&] { return host.transport().peers().empty(); }));
+    if (cycle == 20) descriptors = NumDescriptors();
+  }
+  world_.Advance(absl::Milliseconds(5));
+  const TransportFigures figures = host.transport().figures();
+  EXPECT_EQ(figures.num_links, 0u);
+  EXPECT_EQ(figures.num_peers, 0u);
+  EXPECT_EQ(figures.queued_bytes + figures.in_flight_bytes + figures.assembling_bytes, 0u);
+  EXPECT_EQ(figures.num_reservations, 1u);
+  EXPECT_EQ(figures.peers_died, 1000u);
+  // A descriptor or two may be in use at any one moment.
+  EXPECT_LE(NumDescriptors(), descriptors + 2);
+}
+
+}  // namespace
+}  // namespace moebius
