@@ -5,6 +5,7 @@
 
 #include "moebius/kernels/block_gemm.h"
 #include "moebius/kernels/norm.h"
+#include "moebius/kernels/row_ops.h"
 
 namespace moebius {
 namespace {
@@ -56,20 +57,21 @@ void Projections::BeginStep(const StepPlan& plan) {
 
 Bf16Rows Projections::Run(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,
                           const KvCache& cache) {
-  inputs_.Reset(normed.num_rows, weights.input.num_outputs());
-  ParallelMatMulBf16(executor_, kernels_, normed, weights.input, weights.input_bias,
-                     inputs_.rows());
-  return layout_.is_latent() ? RunLatent(weights, layer, cache) : RunGrouped(weights, layer, cache);
+  return layout_.is_latent() ? RunLatent(weights, layer, normed, cache)
+                             : RunGrouped(weights, layer, normed, cache);
 }
 
 Bf16Rows Projections::RunGrouped(const PackedAttentionLayer& weights, int64_t layer,
-                                 const KvCache& cache) {
+                                 Bf16Rows normed, const KvCache& cache) {
   const AttentionConfig& config = facts_.config;
+  inputs_.Reset(normed.num_rows, weights.input.num_outputs());
+  ParallelMatMulBf16(executor_, kernels_, normed, weights.input, weights.input_bias,
+                     inputs_.rows());
   const int64_t d = config.qk_head_dim;
   const int64_t k_width = config.num_kv_heads * d;
   const RopeHeads q_heads{.num_heads = config.num_query_heads, .stride = d, .offset = 0};
   const RopeHeads k_heads{.num_heads = config.num_kv_heads, .stride = d, .offset = q_width_};
-  ForRowTiles([&](int64_t begin, int64_t end) {
+  ForRowTiles(normed.num_rows, [&](int64_t begin, int64_t end) {
     const MutableBf16Rows rows = inputs_.rows().Slice(begin, end);
     const MutableBf16Rows q = rows.Columns(0, q_width_);
     const MutableBf16Rows k = rows.Columns(q_width_, q_width_ + k_width);
@@ -95,48 +97,53 @@ Bf16Rows Projections::RunGrouped(const PackedAttentionLayer& weights, int64_t la
   return Bf16Rows(inputs_.rows().Columns(0, q_width_));
 }
 
-Bf16Rows Projections::RunLatent(const PackedAttentionLayer& weights, int64_t layer,
+Bf16Rows Projections::RunLatent(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,
                                 const KvCache& cache) {
   const AttentionConfig& config = facts_.config;
   const MlaConfig& mla = *config.mla;
-  const int64_t num_rows = inputs_.num_rows();
+  const int64_t num_rows = normed.num_rows;
   const bool low_rank = mla.q_lora_rank > 0;
+  compressed_.Reset(num_rows, weights.input.num_outputs());
+  ParallelMatMul(executor_, kernels_, normed, weights.input, compressed_.rows());
+  rope_keys_.Reset(num_rows, mla.qk_rope_dim);
   if (low_rank) q_latents_.Reset(num_rows, mla.q_lora_rank);
-  const RopeHeads k_head{
-      .num_heads = 1, .stride = mla.qk_rope_dim, .offset = q_width_ + mla.kv_lora_rank};
-  ForRowTiles([&](int64_t begin, int64_t end) {
-    const MutableBf16Rows rows = inputs_.rows().Slice(begin, end);
+  queries_.Reset(num_rows, int64_t{config.num_query_heads} * config.qk_head_dim);
+  const RopeHeads k_head{.num_heads = 1, .stride = mla.qk_rope_dim, .offset = 0};
+  ForRowTiles(num_rows, [&](int64_t begin, int64_t end) {
+    const FloatRows rows = FloatRows(compressed_.rows()).Slice(begin, end);
+    const FloatRows q = rows.Columns(0, q_width_);
     if (low_rank) {
-      RmsNorm(Bf16Rows(rows.Columns(0, q_width_)), weights.q_a_norm, mla.lora_norm_eps,
-              q_latents_.rows().Slice(begin, end));
+      RmsNorm(q, weights.q_a_norm, mla.lora_norm_eps, q_latents_.rows().Slice(begin, end));
+    } else {
+      RoundRows(q, queries_.rows().Slice(begin, end));
     }
-    Rotate(k_head, rows, begin);
+    const MutableBf16Rows keys = rope_keys_.rows().Slice(begin, end);
+    RoundRows(rows.Columns(q_width_ + mla.kv_lora_rank, rows.width), keys);
+    Rotate(k_head, keys, begin);
     for (int64_t row = begin; row < end; ++row) StoreLatentRow(weights, layer, row, cache);
   });
 
-  MutableBf16Rows queries = inputs_.rows().Columns(0, q_width_);
   if (low_rank) {
-    queries_.Reset(num_rows, weights.q_b.num_outputs());
-    queries = queries_.rows();
-    ParallelMatMulBf16(executor_, kernels_, Bf16Rows(q_latents_.rows()), weights.q_b, {}, queries);
+    ParallelMatMulBf16(executor_, kernels_, Bf16Rows(q_latents_.rows()), weights.q_b, {},
+                       queries_.rows());
   }
   const RopeHeads q_heads{
       .num_heads = config.num_query_heads, .stride = config.qk_head_dim, .offset = mla.qk_nope_dim};
-  ForRowTiles(
-      [&](int64_t begin, int64_t end) { Rotate(q_heads, queries.Slice(begin, end), begin); });
-  return Bf16Rows(queries);
+  ForRowTiles(num_rows, [&](int64_t begin, int64_t end) {
+    Rotate(q_heads, queries_.rows().Slice(begin, end), begin);
+  });
+  return Bf16Rows(queries_.rows());
 }
 
 void Projections::StoreLatentRow(const PackedAttentionLayer& weights, int64_t layer, int64_t row,
                                  const KvCache& cache) {
   const MlaConfig& mla = *facts_.config.mla;
   const int64_t token = homes_[row].position % facts_.key_block;
-  const Bf16* latent = inputs_.rows().row(row) + q_width_;
   const MutableBf16Rows home =
       layout_.latents(HomeBlock(cache, row, layer), token + 1).Slice(token, token + 1);
-  RmsNorm(Bf16Rows(latent, 1, mla.kv_lora_rank), weights.latent_norm, mla.lora_norm_eps,
-          home.Columns(0, mla.kv_lora_rank));
-  std::copy_n(latent + mla.kv_lora_rank, mla.qk_rope_dim, home.row(0) + mla.kv_lora_rank);
+  RmsNorm(FloatRows(compressed_.rows().row(row) + q_width_, 1, mla.kv_lora_rank),
+          weights.latent_norm, mla.lora_norm_eps, home.Columns(0, mla.kv_lora_rank));
+  std::copy_n(rope_keys_.rows().row(row), mla.qk_rope_dim, home.row(0) + mla.kv_lora_rank);
 }
 
 void Projections::Rotate(RopeHeads heads, MutableBf16Rows rows, int64_t row_begin) const {
@@ -149,8 +156,7 @@ Bf16* Projections::HomeBlock(const KvCache& cache, int64_t row, int64_t layer) c
 }
 
 template <typename Body>
-void Projections::ForRowTiles(const Body& body) {
-  const int64_t num_rows = inputs_.num_rows();
+void Projections::ForRowTiles(int64_t num_rows, const Body& body) {
   const int64_t num_tiles = (num_rows + kRowTile - 1) / kRowTile;
   if (num_tiles == 1) return body(0, num_rows);  // no fork and join for a few rows
   executor_.ParallelFor(num_tiles, [&](int64_t tile, int) {

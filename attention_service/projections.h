@@ -38,15 +38,17 @@ class Projections {
     int64_t position = 0;
   };
 
-  Bf16Rows RunGrouped(const PackedAttentionLayer& weights, int64_t layer, const KvCache& cache);
-  Bf16Rows RunLatent(const PackedAttentionLayer& weights, int64_t layer, const KvCache& cache);
+  Bf16Rows RunGrouped(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,
+                      const KvCache& cache);
+  Bf16Rows RunLatent(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,
+                     const KvCache& cache);
   void StoreLatentRow(const PackedAttentionLayer& weights, int64_t layer, int64_t row,
                       const KvCache& cache);
   void Rotate(RopeHeads heads, MutableBf16Rows rows, int64_t row_begin) const;
   Bf16* HomeBlock(const KvCache& cache, int64_t row, int64_t layer) const;
   // Calls body(row_begin, row_end) for tiles of rows, in parallel where there are several.
   template <typename Body>
-  void ForRowTiles(const Body& body);
+  void ForRowTiles(int64_t num_rows, const Body& body);
 
   AttentionFacts facts_;
   KvLayout layout_;
@@ -56,9 +58,11 @@ class Projections {
   RopePairs pairs_;
   RopeTable rope_;
   std::vector<RowHome> homes_;
-  RowBatch<Bf16> inputs_;     // [num_rows, outputs of weights.input]
-  RowBatch<Bf16> q_latents_;  // [num_rows, q_lora_rank], normed
-  RowBatch<Bf16> queries_;    // [num_rows, heads * qk_head_dim], MLA with q_lora
+  RowBatch<Bf16> inputs_;       // [num_rows, q, k, v], grouped-query
+  RowBatch<float> compressed_;  // [num_rows, q or q_a, latent, rope key], MLA: not yet rounded
+  RowBatch<Bf16> rope_keys_;    // [num_rows, qk_rope_dim], MLA
+  RowBatch<Bf16> q_latents_;    // [num_rows, q_lora_rank], normed, MLA with q_lora
+  RowBatch<Bf16> queries_;      // [num_rows, heads * qk_head_dim], MLA
 };
 
 }  // namespace moebius
