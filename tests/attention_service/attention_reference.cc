@@ -27,6 +27,20 @@ RowBatch<Bf16> Project(Bf16Rows rows, const RowBatch<Bf16>& weights,
   return out;
 }
 
+// MLA's low-rank projections: normed before their one rounding.
+RowBatch<Bf16> ProjectAndNormalize(Bf16Rows rows, Bf16Rows weights, const RowBatch<Bf16>& norm,
+                                   double eps) {
+  RowBatch<float> sums(rows.num_rows, weights.num_rows);
+  for (int64_t r = 0; r < rows.num_rows; ++r) {
+    for (int64_t n = 0; n < weights.num_rows; ++n) {
+      sums.rows().row(r)[n] = reference::BlockSum(rows.span(r), weights.span(n), 0.0f);
+    }
+  }
+  RowBatch<Bf16> out(rows.num_rows, weights.num_rows);
+  RmsNorm(FloatRows(sums.rows()), norm.rows().span(0), eps, out.rows());
+  return out;
+}
+
 void Normalize(MutableBf16Rows rows, const RowBatch<Bf16>& weight, double eps) {
   if (weight.num_rows() == 0) return;
   // A norm over parts of a row: as many as fit.
@@ -188,16 +202,19 @@ ReferenceProjections ProjectByReference(const AttentionCase& model, Bf16Rows row
   }
   const MlaConfig& mla = *config.mla;
   if (mla.q_lora_rank > 0) {
-    RowBatch<Bf16> low = Project(rows, weights.q_a);
-    Normalize(low.rows(), weights.q_a_norm, mla.lora_norm_eps);
+    const RowBatch<Bf16> low =
+        ProjectAndNormalize(rows, weights.q_a.rows(), weights.q_a_norm, mla.lora_norm_eps);
     projected.queries = Project(low.rows(), weights.q_b);
   } else {
     projected.queries = Project(rows, weights.q);
   }
   RotateHeads(config, config.qk_head_dim, mla.qk_nope_dim, projected.queries.rows());
   projected.keys = Project(rows, weights.kv_a);
-  Normalize(projected.keys.rows().Columns(0, mla.kv_lora_rank), weights.kv_a_norm,
-            mla.lora_norm_eps);
+  const RowBatch<Bf16> latents = ProjectAndNormalize(
+      rows, weights.kv_a.rows().Slice(0, mla.kv_lora_rank), weights.kv_a_norm, mla.lora_norm_eps);
+  for (int64_t r = 0; r < rows.num_rows; ++r) {
+    std::copy_n(latents.rows().row(r), mla.kv_lora_rank, projected.keys.rows().row(r));
+  }
   RotateHeads(config, projected.keys.width(), mla.kv_lora_rank, projected.keys.rows());
   return projected;
 }
