@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transport/grpc/grpc_frame.h"
 
+#include <grpcpp/support/slice.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
-
-#include <grpcpp/support/slice.h>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
@@ -106,9 +106,9 @@ absl::StatusOr<WireFrame> DecodeGrpcFrame(const grpc::ByteBuffer& buffer,
                                           uint64_t max_payload_bytes) {
   const uint64_t message_bytes = buffer.Length();
   if (message_bytes > MaxGrpcMessageBytes(max_payload_bytes)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("stream message: it has ", message_bytes, " bytes, the limit is ",
-                     MaxGrpcMessageBytes(max_payload_bytes)));
+    return absl::ResourceExhaustedError(absl::StrCat("stream message: it has ", message_bytes,
+                                                     " bytes, the limit is ",
+                                                     MaxGrpcMessageBytes(max_payload_bytes)));
   }
   auto slices = std::make_shared<std::vector<grpc::Slice>>();
   // Fails only for compressed messages that do not unpack; compression is never offered.
@@ -127,16 +127,16 @@ absl::StatusOr<WireFrame> DecodeGrpcFrame(const grpc::ByteBuffer& buffer,
   } while ((byte & 0x80) != 0);
   if (byte == 0 && prefix_bytes > 2) return Refuse("its length is not in its shortest form");
   if (frame_bytes != message_bytes - prefix_bytes) {
-    return Refuse(absl::StrCat("it claims ", frame_bytes, " bytes and has ",
-                               message_bytes - prefix_bytes));
+    return Refuse(
+        absl::StrCat("it claims ", frame_bytes, " bytes and has ", message_bytes - prefix_bytes));
   }
   if (frame_bytes < kFrameHeaderBytes) {
     return Refuse(absl::StrCat("a frame of ", frame_bytes, " bytes is shorter than a header"));
   }
   if (frame_bytes - kFrameHeaderBytes > max_payload_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("stream message: a payload of ", frame_bytes - kFrameHeaderBytes,
-                     " bytes, the limit is ", max_payload_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat("stream message: a payload of ",
+                                                     frame_bytes - kFrameHeaderBytes,
+                                                     " bytes, the limit is ", max_payload_bytes));
   }
   WireFrame frame;
   MOEBIUS_CHECK(reader.Read(frame.header.data(), kFrameHeaderBytes));

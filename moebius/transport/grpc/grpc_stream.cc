@@ -152,7 +152,7 @@ void GrpcStream::OnRead(bool ok) {
       local_reason_ = frame.status();
       End();
     }
-    return Cancel();
+    return Refuse();
   }
   Deliver(*std::move(frame));
 }

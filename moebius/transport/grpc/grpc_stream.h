@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/support/byte_buffer.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
-
-#include <grpcpp/support/byte_buffer.h>
 
 #include "absl/status/status.h"
 
@@ -44,7 +44,7 @@ struct GrpcStreamOptions {
 /// 3. Sinks are called with a lock held that Detach takes, and never with `mutex_`.
 ///
 /// The stream lives until gRPC's OnDone, whether or not its Link does.
-class GrpcStream {
+class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
  public:
   GrpcStream(const GrpcStreamOptions& options, std::shared_ptr<StreamCount> count);
   virtual ~GrpcStream();
@@ -69,6 +69,9 @@ class GrpcStream {
   /// `ended_` has just become true and no write is under way, or the last one has completed.
   virtual void OnWritesOver() MOEBIUS_REQUIRES(mutex_) = 0;
   virtual void Cancel() MOEBIUS_EXCLUDES(mutex_) = 0;
+  /// `local_reason_` has been set and `ended_` with it: ends the stream so that the other end hears
+  /// the reason, where that is possible without waiting for it.
+  virtual void Refuse() MOEBIUS_EXCLUDES(mutex_) = 0;
 
   // gRPC's reactions.
   void OnRead(bool ok) MOEBIUS_EXCLUDES(mutex_);

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <memory>
+
+#include "moebius/transport/grpc/grpc_options.h"
+#include "moebius/transport/grpc/grpc_stream.h"
+
+namespace moebius {
+
+/// A link to `address` over a connection of its own, which is opened when the link is started.
+std::unique_ptr<Link> MakeClientLink(const GrpcOptions& options, const Address& address,
+                                     std::shared_ptr<grpc::ChannelCredentials> credentials,
+                                     std::shared_ptr<StreamCount> count);
+
+/// The identity that TLS has proved: the first of URI, DNS and other alternative names, else the
+/// common name; empty without TLS.
+std::string ProvedIdentity(const grpc::AuthContext& context);
+
+/// The one way from gRPC's status to ours.
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace moebius

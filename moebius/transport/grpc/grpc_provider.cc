@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/transport/grpc/grpc_provider.h"
+
+#include <grpcpp/security/credentials.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "moebius/base/status.h"
+#include "moebius/transport/grpc/grpc_client.h"
+#include "moebius/transport/grpc/grpc_log.h"
+#include "moebius/transport/grpc/grpc_server.h"
+
+namespace moebius {
+namespace {
+
+void Add(const ConnectionFigures& from, ConnectionFigures* to) {
+  to->accepted += from.accepted;
+  to->refused += from.refused;
+  to->refused_for_address += from.refused_for_address;
+  to->silent_cut += from.silent_cut;
+  to->open += from.open;
+}
+
+}  // namespace
+
+class GrpcLinkProvider::Core {
+ public:
+  Core(const GrpcOptions& options, std::unique_ptr<TlsFiles> tls, const Clock& clock)
+      : options_(options), tls_(std::move(tls)), clock_(clock) {}
+  ~Core() {
+    {
+      MutexLock lock(mutex_);
+      servers_.clear();
+    }
+    count_->WaitForZero();
+  }
+
+  Exposure exposure() const {
+    if (tls_ != nullptr) return Exposure::kTls;
+    return options_.allow_insecure ? Exposure::kInsecureAllowed : Exposure::kLoopbackOnly;
+  }
+
+  absl::StatusOr<std::shared_ptr<GrpcServer>> Listen(const Address& address,
+                                                     LinkAcceptor& acceptor) {
+    MOEBIUS_RETURN_IF_ERROR(ValidateListenAddress(address, exposure()));
+    MOEBIUS_ASSIGN_OR_RETURN(
+        std::shared_ptr<GrpcServer> server,
+        GrpcServer::Start(options_, address, tls_.get(), clock_, acceptor, count_));
+    MutexLock lock(mutex_);
+    ForgetEnded();
+    servers_.push_back(server);
+    return server;
+  }
+
+  std::unique_ptr<Link> Dial(const Address& address) {
+    std::shared_ptr<grpc::ChannelCredentials> credentials =
+        tls_ == nullptr ? grpc::InsecureChannelCredentials()
+                        : MakeChannelCredentials(tls_->options(), *tls_->Current());
+    return MakeClientLink(options_, address, std::move(credentials), count_);
+  }
+
+  GrpcFigures figures() const {
+    GrpcFigures figures;
+    figures.num_streams = count_->value();
+    if (tls_ != nullptr) {
+      figures.tls_reloads = tls_->reloads();
+      figures.tls_failed_reloads = tls_->failed_reloads();
+      figures.tls_expires = tls_->Current()->expires;
+    }
+    MutexLock lock(mutex_);
+    figures.connections = ended_;
+    for (const auto& server : servers_) Add(server->figures(), &figures.connections);
+    return figures;
+  }
+
+ private:
+  // Servers without listener and streams. Quick: their threads have come to the end.
+  void ForgetEnded() MOEBIUS_REQUIRES(mutex_) {
+    for (auto it = servers_.begin(); it != servers_.end();) {
+      if ((*it)->is_over()) {
+        Add((*it)->figures(), &ended_);
+        it = servers_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+  }
+
+  const GrpcOptions options_;
+  const std::unique_ptr<TlsFiles> tls_;
+  const Clock& clock_;
+  const std::shared_ptr<StreamCount> count_ = std::make_shared<StreamCount>();
+  mutable Mutex mutex_;
+  ConnectionFigures ended_ MOEBIUS_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<GrpcServer>> servers_ MOEBIUS_GUARDED_BY(mutex_);
+};
+
+namespace {
+
+class Listener final : public LinkListener {
+ public:
+  explicit Listener(std::shared_ptr<GrpcServer> server) : server_(std::move(server)) {}
+  ~Listener() override { server_->StopAccepting(); }
+  Address address() const override { return server_->address(); }
+
+ private:
+  const std::shared_ptr<GrpcServer> server_;  // the provider keeps it until its last stream
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GrpcLinkProvider>> GrpcLinkProvider::Make(
+    const GrpcOptions& options, std::optional<TlsOptions> tls, const Clock& clock) {
+  EnsureGrpcLog();
+  if (options.max_payload_bytes == 0 || options.max_payload_bytes > kMaxMessageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("grpc: max_payload_bytes is ",
+                                                   options.max_payload_bytes, ", not in [1, ",
+                                                   kMaxMessageBytes, "]"));
+  }
+  std::unique_ptr<TlsFiles> files;
+  if (tls.has_value()) {
+    MOEBIUS_ASSIGN_OR_RETURN(files, TlsFiles::Open(*tls, clock));
+  }
+  return std::unique_ptr<GrpcLinkProvider>(
+      new GrpcLinkProvider(std::make_shared<Core>(options, std::move(files), clock)));
+}
+
+GrpcLinkProvider::~GrpcLinkProvider() = default;
+
+absl::StatusOr<std::unique_ptr<LinkListener>> GrpcLinkProvider::Listen(const Address& address,
+                                                                       LinkAcceptor& acceptor) {
+  MOEBIUS_ASSIGN_OR_RETURN(const std::shared_ptr<GrpcServer> server,
+                           core_->Listen(address, acceptor));
+  return std::unique_ptr<LinkListener>(new Listener(server));
+}
+
+absl::StatusOr<std::unique_ptr<Link>> GrpcLinkProvider::Dial(const Address& address, Lane) {
+  if (address.port == 0 || IsUnspecified(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("grpc: ", FormatAddress(address), " is no address to connect to"));
+  }
+  return core_->Dial(address);
+}
+
+absl::string_view GrpcLinkProvider::exposure() const {
+  switch (core_->exposure()) {
+    case Exposure::kTls:
+      return "mutual TLS";
+    case Exposure::kInsecureAllowed:
+      return "anybody on the network, without TLS";
+    case Exposure::kLoopbackOnly:
+      return "this host only, without TLS";
+  }
+  return "";
+}
+
+GrpcFigures GrpcLinkProvider::figures() const { return core_->figures(); }
+
+}  // namespace moebius
