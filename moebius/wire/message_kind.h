@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "moebius/transport/frame/frame_header.h"
+
+namespace moebius {
+
+/// The messages of the step protocol. Values are part of the wire format; never renumber.
+/// Unless said otherwise the key has term, step and attempt of the step, and layer 0.
+inline constexpr FrameKind kStepPlanKind{16};        // lead ▸ participant: reserve for this step
+inline constexpr FrameKind kStepReadyKind{17};       // the answer: reserved, or why not
+inline constexpr FrameKind kStepEndKind{18};         // lead ▸ participant: commit or abort
+inline constexpr FrameKind kStepEndedKind{19};       // the answer
+inline constexpr FrameKind kSessionEndKind{20};      // lead ▸ participant: free the session's KV
+inline constexpr FrameKind kDispatchKind{21};        // row owner ▸ expert service, by layer
+inline constexpr FrameKind kDispatchReplyKind{22};   // the answer, same layer and micro-batch
+inline constexpr FrameKind kAttentionRowsKind{23};   // row owner ▸ attention rank, by layer
+inline constexpr FrameKind kAttentionReplyKind{24};  // the answer, same layer
+inline constexpr FrameKind kAttentionExchangeKind{25};  // rank ▸ rank, by layer and round
+
+}  // namespace moebius
