@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/transport/reservation_table.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace moebius {
+namespace {
+
+constexpr FrameKind kKind{20};
+constexpr PeerId kPeer{3};
+
+MessageKey Key(uint64_t step, uint32_t layer) {
+  MessageKey key{kKind, step};
+  key.layer = layer;
+  return key;
+}
+
+class ReservationTableTest : public ::testing::Test {
+ protected:
+  ReservationSpec Spec(ReservationScope scope, uint64_t step, uint32_t layer,
+                       const std::string& name) {
+    ReservationSpec spec;
+    spec.scope = scope;
+    spec.source = kPeer;
+    spec.key = Key(step, layer);
+    spec.max_message_bytes = 100;
+    spec.on_delivery = [this, name](Delivery delivery) {
+      events_.push_back(name + (delivery.message.ok() ? "" : " failed"));
+    };
+    return spec;
+  }
+  // Delivers a whole message; false when nobody expects it.
+  bool Arrive(uint64_t step, uint32_t layer, uint64_t bytes = 50, PeerId peer = kPeer) {
+    auto claim = table_.Match(peer, Key(step, layer), bytes);
+    return claim != nullptr && claim->Deliver(Lane::kBulk, Message());
+  }
+  ReservationTable table_{{.max_bytes = 1000, .max_reservations = 4}};
+  std::vector<std::string> events_;
+};
+
+TEST_F(ReservationTableTest, TheNarrowestScopeTakesTheMessage) {
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kKind, 0, 0, "kind")).ok());
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kStep, 1, 0, "step")).ok());
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "message")).ok());
+  EXPECT_TRUE(Arrive(1, 2));
+  EXPECT_TRUE(Arrive(1, 3));
+  EXPECT_TRUE(Arrive(1, 4));  // the step took its one message
+  EXPECT_TRUE(Arrive(9, 9, 50, PeerId(77)));
+  EXPECT_THAT(events_, ::testing::ElementsAre("message", "step", "kind", "kind"));
+  EXPECT_FALSE(Arrive(1, 5, 101));
+}
+
+TEST_F(ReservationTableTest, CountsBytesAndGivesThemBack) {
+  auto spec = Spec(ReservationScope::kStep, 1, 0, "step");
+  spec.max_messages = 9;
+  const auto id = table_.Add(spec);
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(table_.reserved_bytes(), 900u);
+  const auto full = table_.Add([&] {
+    auto more = Spec(ReservationScope::kStep, 2, 0, "more");
+    more.max_messages = 2;
+    return more;
+  }());
+  EXPECT_EQ(full.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.status().message()), ::testing::HasSubstr("900 of 1000"));
+  EXPECT_EQ(table_.Add(spec).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(table_.Cancel(*id));
+  EXPECT_FALSE(table_.Cancel(*id));
+  EXPECT_EQ(table_.reserved_bytes(), 0u);
+  EXPECT_FALSE(Arrive(1, 1));
+}
+
+TEST_F(ReservationTableTest, TheSameKeyIsReservedOnce) {
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
+  EXPECT_EQ(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "b")).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(Arrive(1, 2));
+  EXPECT_FALSE(Arrive(1, 2));
+  EXPECT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "b")).ok());
+}
+
+TEST_F(ReservationTableTest, AMessageThatNeverBecomesWholeGivesItsPlaceBack) {
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
+  {
+    auto claim = table_.Match(kPeer, Key(1, 2), 50);
+    ASSERT_NE(claim, nullptr);
+    EXPECT_EQ(table_.Match(kPeer, Key(1, 2), 50), nullptr);
+  }
+  EXPECT_TRUE(Arrive(1, 2));
+}
+
+TEST_F(ReservationTableTest, AnEndedReservationIsNotCalledAgain) {
+  const auto id = table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a"));
+  auto claim = table_.Match(kPeer, Key(1, 2), 50);
+  ASSERT_NE(claim, nullptr);
+  EXPECT_TRUE(table_.Cancel(*id));
+  EXPECT_FALSE(claim->Deliver(Lane::kBulk, Message()));
+  EXPECT_TRUE(events_.empty());
+}
+
+TEST_F(ReservationTableTest, DeathAndDeadlinesFailWhatTheyConcern) {
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kKind, 0, 0, "kind")).ok());
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 1, "a")).ok());
+  auto late = Spec(ReservationScope::kStep, 2, 0, "late");
+  late.deadline = absl::Seconds(3);
+  ASSERT_TRUE(table_.Add(late).ok());
+  auto other = Spec(ReservationScope::kMessage, 1, 1, "other");
+  other.source = PeerId(4);
+  other.deadline = absl::Seconds(5);
+  ASSERT_TRUE(table_.Add(other).ok());
+  EXPECT_EQ(table_.next_deadline(), absl::Seconds(3));
+  table_.Expire(absl::Seconds(3) - absl::Nanoseconds(1));
+  EXPECT_TRUE(events_.empty());
+  table_.Expire(absl::Seconds(3));
+  EXPECT_THAT(events_, ::testing::ElementsAre("late failed"));
+  table_.FailPeer(kPeer, absl::UnavailableError("gone"));
+  EXPECT_THAT(events_, ::testing::ElementsAre("late failed", "a failed"));
+  EXPECT_EQ(table_.next_deadline(), absl::Seconds(5));
+  EXPECT_EQ(table_.num_reservations(), 2u);
+}
+
+}  // namespace
+}  // namespace moebius
