@@ -99,13 +99,13 @@ TEST_P(TransportConformance, CarriesEverySizeUpToTheLimitAndRefusesMore) {
   }
   // Rows of 256 elements reach the byte limit itself.
   const uint64_t rows = (limit - 64) / 1024;
+  const size_t before = receiver.num_deliveries();
   const auto at_limit =
       sender.transport().Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 7, rows, 256));
   EXPECT_TRUE(at_limit.ok()) << at_limit.status();
   const auto beyond = sender.transport().Send(peer, Lane::kBulk,
                                               PositionMessage(Node::kOpenKind, 8, rows + 1, 256));
   EXPECT_EQ(beyond.status().code(), absl::StatusCode::kResourceExhausted);
-  const size_t before = receiver.num_deliveries();
   EXPECT_TRUE(world_.Until([&] { return receiver.num_deliveries() > before; }));
   EXPECT_EQ(Difference(*receiver.deliveries().back().message), "");
 }

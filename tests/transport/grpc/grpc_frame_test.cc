@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transport/grpc/grpc_frame.h"
 
+#include <grpcpp/support/slice.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <grpcpp/support/slice.h>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,8 +71,8 @@ TEST(GrpcFrameTest, DecodesWhatProtobufWroteHoweverItIsCut) {
   pb::Frame message;
   message.set_frame(HeaderText() + body);
   const std::string text = message.SerializeAsString();
-  for (const size_t slice_bytes : {size_t{1}, size_t{2}, size_t{130}, size_t{131}, size_t{1000},
-                                   text.size()}) {
+  for (const size_t slice_bytes :
+       {size_t{1}, size_t{2}, size_t{130}, size_t{131}, size_t{1000}, text.size()}) {
     const auto frame = DecodeGrpcFrame(BufferOf(text, slice_bytes), body.size());
     ASSERT_TRUE(frame.ok()) << frame.status();
     EXPECT_EQ(std::string(frame->header.begin(), frame->header.end()), HeaderText());
@@ -108,8 +108,8 @@ TEST(GrpcFrameTest, CopiesNoPayloadByteOnTheWayIn) {
 TEST(GrpcFrameTest, TheOwnersOfPayloadAreLetGoWithTheBuffer) {
   auto owner = std::make_shared<std::string>(5000, 'd');
   WireFrame frame = FrameOf({});
-  frame.payload.push_back(SharedBytes(owner, reinterpret_cast<const uint8_t*>(owner->data()),
-                                      owner->size()));
+  frame.payload.push_back(
+      SharedBytes(owner, reinterpret_cast<const uint8_t*>(owner->data()), owner->size()));
   {
     const grpc::ByteBuffer buffer = EncodeGrpcFrame(std::move(frame));
     EXPECT_EQ(owner.use_count(), 2);
@@ -153,8 +153,8 @@ TEST(GrpcFrameTest, TakesAPayloadAtTheLimitAndNotOneByteMore) {
     pb::Frame message;
     message.set_frame(HeaderText() + std::string(1000 + extra, 'e'));
     const auto frame = DecodeGrpcFrame(BufferOf(message.SerializeAsString(), 400), 1000);
-    EXPECT_EQ(frame.status().code(), extra == 0 ? absl::StatusCode::kOk
-                                                : absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(frame.status().code(),
+              extra == 0 ? absl::StatusCode::kOk : absl::StatusCode::kResourceExhausted);
   }
 }
 
