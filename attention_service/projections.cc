@@ -112,11 +112,9 @@ Bf16Rows Projections::RunLatent(const PackedAttentionLayer& weights, int64_t lay
   ForRowTiles(num_rows, [&](int64_t begin, int64_t end) {
     const FloatRows rows = FloatRows(compressed_.rows()).Slice(begin, end);
     const FloatRows q = rows.Columns(0, q_width_);
-    if (low_rank) {
-      RmsNorm(q, weights.q_a_norm, mla.lora_norm_eps, q_latents_.rows().Slice(begin, end));
-    } else {
-      RoundRows(q, queries_.rows().Slice(begin, end));
-    }
+    const MutableBf16Rows q_rounded = (low_rank ? q_latents_ : queries_).rows().Slice(begin, end);
+    RoundRows(q, q_rounded);
+    if (low_rank) RmsNorm(Bf16Rows(q_rounded), weights.q_a_norm, mla.lora_norm_eps, q_rounded);
     const MutableBf16Rows keys = rope_keys_.rows().Slice(begin, end);
     RoundRows(rows.Columns(q_width_ + mla.kv_lora_rank, rows.width), keys);
     Rotate(k_head, keys, begin);

@@ -17,7 +17,8 @@
 namespace moebius {
 
 /// From a layer's normed rows to its queries, and its keys and values into the KV cache. Rounded to
-/// bf16, once each: a projection (its bias added in fp32), a q/k or latent norm, a rotation.
+/// bf16, once each: a projection (its bias added in fp32; the latent only after its norm), a norm,
+/// a rotation.
 /// Not thread-safe; runs on the executor.
 class Projections {
  public:

@@ -27,7 +27,7 @@ RowBatch<Bf16> Project(Bf16Rows rows, const RowBatch<Bf16>& weights,
   return out;
 }
 
-// MLA's low-rank projections: normed before their one rounding.
+// MLA's latent: normed before its one rounding.
 RowBatch<Bf16> ProjectAndNormalize(Bf16Rows rows, Bf16Rows weights, const RowBatch<Bf16>& norm,
                                    double eps) {
   RowBatch<float> sums(rows.num_rows, weights.num_rows);
@@ -202,8 +202,8 @@ ReferenceProjections ProjectByReference(const AttentionCase& model, Bf16Rows row
   }
   const MlaConfig& mla = *config.mla;
   if (mla.q_lora_rank > 0) {
-    const RowBatch<Bf16> low =
-        ProjectAndNormalize(rows, weights.q_a.rows(), weights.q_a_norm, mla.lora_norm_eps);
+    RowBatch<Bf16> low = Project(rows, weights.q_a);
+    Normalize(low.rows(), weights.q_a_norm, mla.lora_norm_eps);
     projected.queries = Project(low.rows(), weights.q_b);
   } else {
     projected.queries = Project(rows, weights.q);
