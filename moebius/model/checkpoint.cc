@@ -114,8 +114,8 @@ absl::Status ZeroMatrix(const TensorDirectory::Entry& entry) {
   return WithHint(
       absl::DataLossError(absl::StrCat(entry.file->base_name(), ": weight matrix ",
                                        entry.info->name, " is all zeros")),
-      "an interrupted download leaves such holes: run `moebius model verify`, fetch the "
-      "file again, or pass --allow-zero-weights if it is meant");
+      "an interrupted download leaves such holes: run `moebius model verify` and fetch the "
+      "file again, or write {\"allow_zero_matrices\": true} to moebius.json if it is meant");
 }
 
 }  // namespace
@@ -144,7 +144,9 @@ absl::StatusOr<std::unique_ptr<const Checkpoint>> Checkpoint::Open(
   MatchOptions match;
   match.convert_to_bf16 = options.convert_to_bf16;
   match.reads_as_stored = options.reads_as_stored;
-  match.tie_missing_head = options.tie_missing_head;
+  const FolderSettings& settings = checkpoint->config_.settings;
+  match.tie_missing_head = options.tie_missing_head || settings.tie_missing_head;
+  if (settings.allow_zero_matrices) checkpoint->options_.zero_matrices = ZeroMatrices::kAllow;
   MOEBIUS_RETURN_IF_ERROR(
       MatchParameters(tensors, match, checkpoint->config_.model, checkpoint->match_));
   const std::vector<Parameter>& parameters = checkpoint->match_.parameters;

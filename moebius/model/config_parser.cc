@@ -153,7 +153,8 @@ absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,
                                                    absl::string_view source) {
   MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, source, kMaxConfigBytes));
   FieldReader reader(json, absl::StrCat(source, ": "));
-  reader.RefuseOthers({"span", "group_fill", "attention_sum", "tokenizer"});
+  reader.RefuseOthers({"span", "group_fill", "attention_sum", "tokenizer", "tie_missing_head",
+                       "allow_zero_matrices"});
   FolderSettings settings;
   settings.present = true;
   if (const auto span = reader.OptionalInteger("span", 1, kMaxPositions)) {
@@ -168,6 +169,8 @@ absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,
     }
   }
   settings.attention_sum = reader.OptionalString("attention_sum");
+  settings.tie_missing_head = reader.OptionalBoolean("tie_missing_head", false);
+  settings.allow_zero_matrices = reader.OptionalBoolean("allow_zero_matrices", false);
   settings.tokenizer = reader.OptionalString("tokenizer");
   if (settings.tokenizer.has_value() && *settings.tokenizer != "bytes") {
     reader.RefuseUnsupported("tokenizer", absl::StrCat("is \"", PrintableName(*settings.tokenizer),

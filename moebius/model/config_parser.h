@@ -43,6 +43,8 @@ struct FolderSettings {
   std::optional<GroupFill> group_fill;
   std::optional<std::string> attention_sum;
   std::optional<std::string> tokenizer;  // "bytes"
+  bool tie_missing_head = false;         // take the embedding where lm_head.weight is missing
+  bool allow_zero_matrices = false;      // load weight matrices of zeros
 };
 
 absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,

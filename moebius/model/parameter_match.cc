@@ -135,7 +135,8 @@ absl::Status MatchParameters(const std::vector<const TensorInfo*>& tensors,
   if (missing.size() == 1 && missing[0] == head && unexpected.empty()) {
     return WithHint(
         absl::InvalidArgumentError("lm_head.weight missing and tie_word_embeddings=false"),
-        "if the output head is the embedding, pass --tie-head or set tie_word_embeddings");
+        "if the output head is the embedding, write {\"tie_missing_head\": true} to the folder's "
+        "moebius.json");
   }
   std::vector<std::string> faults;
   if (!missing.empty()) {

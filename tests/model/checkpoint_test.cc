@@ -207,6 +207,8 @@ TEST(CheckpointTest, AMatrixOfZerosIsRefusedByNameUnlessAllowed) {
   CheckpointOptions options;
   options.zero_matrices = ZeroMatrices::kAllow;
   EXPECT_TRUE(OpenOrFail(folder.path(), options)->ExpertSlice(LayerId(1), ExpertId(2)).ok());
+  WriteFile(folder.File("moebius.json"), R"({"allow_zero_matrices": true})");
+  EXPECT_TRUE(OpenOrFail(folder.path())->ExpertSlice(LayerId(1), ExpertId(2)).ok());
 }
 
 TEST(CheckpointTest, GenerationConfigWinsOverConfigForEndIds) {

@@ -84,6 +84,8 @@ TEST(ParametersTest, AMissingHeadOfAnUntiedModelIsNeverInvented) {
   CheckpointOptions options;
   options.tie_missing_head = true;
   EXPECT_TRUE(OpenMini(mini, options).ok());
+  mini.settings = *Json::Parse(R"({"tie_missing_head": true})", "x");
+  EXPECT_TRUE(OpenMini(mini).ok());
 }
 
 TEST(ParametersTest, UnexpectedTensorsAreCountedAndNamed) {
