@@ -46,6 +46,10 @@ class IncludesTest(unittest.TestCase):
         self.accepts("moebius/wire/codec.h", '"moebius/transport/frame/header.h"')
         self.refuses("moebius/wire/codec.h", '"moebius/transport/grpc/stream.h"')
 
+    def test_only_the_status_bridge_of_wire_knows_grpc(self):
+        self.accepts("moebius/wire/grpc/grpc_status.h", "<grpcpp/support/status.h>")
+        self.refuses("moebius/wire/codec.h", "<grpcpp/support/status.h>")
+
     def test_a_room_with_a_longer_name_is_another_room(self):
         self.refuses("moebius/tensor/rows.h", '"moebius/base_more/x.h"')
 

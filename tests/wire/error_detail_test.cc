@@ -10,7 +10,7 @@
 #include "moebius/base/random.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/tensor/buffer.h"
-#include "moebius/wire/grpc_status.h"
+#include "moebius/wire/grpc/grpc_status.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
 

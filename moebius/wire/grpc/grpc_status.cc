@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moebius/wire/grpc_status.h"
+#include "moebius/wire/grpc/grpc_status.h"
 
 #include "moebius/wire/error_detail.h"
 
