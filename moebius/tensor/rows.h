@@ -24,7 +24,8 @@ struct Rows {
   Rows(T* data, int64_t num_rows, int64_t width) : Rows(data, num_rows, width, width) {}
   Rows(T* data, int64_t num_rows, int64_t width, int64_t stride)
       : data(data), num_rows(num_rows), width(width), stride(stride) {}
-  // A mutable view converts to a read-only one.
+  /// A mutable view converts to a read-only one.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   operator Rows<const T>() const { return Rows<const T>(data, num_rows, width, stride); }
 
   T* row(int64_t index) const {

@@ -39,23 +39,36 @@ run_format() {
   fi
 }
 
+# run_lint [--all] [--deep]: the product's sources that changed; --all takes every source, tests and
+# benchmarks too, and --deep adds the static analyzer.
 run_lint() {
-  local -a files
+  local -a files=() checks=()
+  local option all="" jobs
+  for option in "$@"; do
+    case $option in
+      --all) all=yes ;;
+      --deep) checks+=(--checks=clang-analyzer-core*,clang-analyzer-cplusplus*) ;;
+      *)
+        echo "dev lint: unknown option '$option'; it takes --all and --deep" >&2
+        exit 2
+        ;;
+    esac
+  done
   step_count=1
-  [[ -n $(missing_packages build test lint) ]] && install_packages build test lint
+  [[ -z $(missing_packages build test lint) ]] || install_packages build test lint
   python3 tools/check_layers.py
-  if [[ ${1:-} == --all ]]; then
+  if [[ -n $all ]]; then
     mapfile -t files < <(cpp_files | grep '\.cc$')
   else
-    mapfile -t files < <(changed_cpp_files | grep '\.cc$')
+    mapfile -t files < <(changed_cpp_files | grep '\.cc$' | grep -vE '^(tests|bench)/')
   fi
-  if ((${#files[@]} == 0)); then
-    echo "No C++ source changed."
-    return
-  fi
-  [[ -f build/clang/compile_commands.json ]] || configure_tree clang
-  local jobs
+  echo "lint: ${#files[@]} sources"
+  ((${#files[@]} > 0)) || return 0
+  mkdir -p build/logs
+  configure_tree clang
   jobs=$(nproc)
+  # clang-tidy counts the warnings that it does not show on standard error.
   printf '%s\n' "${files[@]}" |
-    xargs -P "$jobs" -n 1 clang-tidy-16 --quiet -p build/clang --warnings-as-errors='*'
+    xargs -P "$jobs" -n 1 clang-tidy-16 --quiet -p build/clang --warnings-as-errors='*' \
+      "${checks[@]}" 2>build/logs/lint.log
 }
