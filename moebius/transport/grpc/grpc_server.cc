@@ -69,15 +69,26 @@ class GrpcServer::Stream final
   void Reject(const absl::Status& reason) {
     MutexLock lock(mutex_);
     local_reason_ = reason;
+    may_finish_ = true;
     End();
   }
 
  protected:
-  void Open() override { StartRead(&read_buffer_); }
+  // A stream that ended before this has waited with its OnDone, and so with OnClosed.
+  void Open() override {
+    MutexLock lock(mutex_);
+    may_finish_ = true;
+    if (ended_) {
+      OnWritesOver();
+    } else {
+      StartRead(&read_buffer_);
+    }
+  }
   void BeginRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
   void BeginWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
   void EndWriting() override { FinishOnce(grpc::Status::OK); }
   void OnWritesOver() override {
+    if (!may_finish_) return;
     FinishOnce(local_reason_.ok()
                    ? grpc::Status::OK
                    : grpc::Status(static_cast<grpc::StatusCode>(local_reason_.code()),
@@ -88,7 +99,9 @@ class GrpcServer::Stream final
     if (context_ == nullptr) return;
     if (!is_finished_) local_reason_ = absl::UnavailableError("the peer ended the link");
     context_->TryCancel();
+    may_finish_ = true;
     End();
+    if (!is_writing_) OnWritesOver();
   }
   void Refuse() override {
     MutexLock lock(mutex_);
@@ -123,6 +136,7 @@ class GrpcServer::Stream final
   const uint64_t connection_;
   grpc::CallbackServerContext* context_;  // null when over; set under mutex_
   bool is_finished_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  bool may_finish_ MOEBIUS_GUARDED_BY(mutex_) = false;  // there is a sink, or will be none
   std::shared_ptr<GrpcStream> self_;
 };
 
