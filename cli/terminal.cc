@@ -63,7 +63,7 @@ std::string FormatCount(int64_t value) {
 std::string FormatRate(double value) {
   if (!std::isfinite(value)) return "–";
   if (value >= 100) return FormatCount(static_cast<int64_t>(value + 0.5));
-  return absl::StrFormat(value >= 10 ? "%.1f" : "%.2f", value);
+  return value >= 10 ? absl::StrFormat("%.1f", value) : absl::StrFormat("%.2f", value);
 }
 
 std::string FormatBytes(int64_t bytes) {
