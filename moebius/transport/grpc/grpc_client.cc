@@ -52,7 +52,12 @@ class ClientStream final : public GrpcStream,
   void OnWritesOver() override {
     if (is_open_ && !std::exchange(is_hold_gone_, true)) RemoveHold();
   }
-  void Cancel() override { context_.TryCancel(); }
+  void Cancel() override {
+    context_.TryCancel();
+    // No read may be under way that would tell of the end.
+    MutexLock lock(mutex_);
+    End();
+  }
   void Refuse() override { context_.TryCancel(); }
 
   void OnReadDone(bool ok) override {

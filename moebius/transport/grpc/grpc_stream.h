@@ -68,6 +68,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   virtual void EndWriting() MOEBIUS_REQUIRES(mutex_) = 0;
   /// `ended_` has just become true and no write is under way, or the last one has completed.
   virtual void OnWritesOver() MOEBIUS_REQUIRES(mutex_) = 0;
+  /// Ends the stream, and `ended_` with it.
   virtual void Cancel() MOEBIUS_EXCLUDES(mutex_) = 0;
   /// `local_reason_` has been set and `ended_` with it: ends the stream so that the other end hears
   /// the reason, where that is possible without waiting for it.
