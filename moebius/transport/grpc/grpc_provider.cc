@@ -89,6 +89,7 @@ class GrpcLinkProvider::Core {
     }
   }
 
+  const GrpcCallbackThreads threads_;
   const GrpcOptions options_;
   const std::unique_ptr<TlsFiles> tls_;
   const Clock& clock_;
