@@ -510,10 +510,10 @@ TEST_P(TransportConformance, AThousandConnectionsLeaveNothingBehind) {
   for (int cycle = 0; cycle < 1000; ++cycle) {
     Node& guest = world_.Add(TransportWorld::SmallOptions("guest"));
     const PeerId peer = world_.Connect(guest, address, "host");
+    const size_t expected = host.num_deliveries() + 1;
     ASSERT_TRUE(guest.transport()
                     .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 1, 20, 128))
                     .ok());
-    const size_t expected = host.num_deliveries() + 1;
     ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() >= expected; }) ||
                 host.num_deliveries() == expected);
     world_.Remove(guest);
