@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/stubs/logging.h"
 
 #include "moebius/base/error.h"
 #include "proto/moebius/api/error/v1/error.pb.h"
@@ -108,6 +109,8 @@ std::string EncodeStatus(const absl::Status& status) {
 
 absl::Status DecodeStatus(absl::string_view bytes) {
   if (bytes.empty()) return absl::OkStatus();
+  // protobuf logs bytes that are no UTF-8, as often as somebody sends them.
+  const google::protobuf::LogSilencer silence;
   pb::ErrorDetail in;
   if (bytes.size() > kMaxStatusBytes ||
       !in.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
