@@ -47,9 +47,11 @@ class ClientStream final : public GrpcStream,
     StartCall();
   }
   void BeginRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void BeginWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
-  void EndWriting() override { StartWritesDone(); }
-  void OnWritesOver() override {
+  void BeginWrite(const grpc::ByteBuffer* buffer) override MOEBIUS_REQUIRES(mutex_) {
+    StartWrite(buffer);
+  }
+  void EndWriting() override MOEBIUS_REQUIRES(mutex_) { StartWritesDone(); }
+  void OnWritesOver() override MOEBIUS_REQUIRES(mutex_) {
     if (is_open_ && !std::exchange(is_hold_gone_, true)) RemoveHold();
   }
   void Cancel() override {

@@ -85,9 +85,11 @@ class GrpcServer::Stream final
     }
   }
   void BeginRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void BeginWrite(const grpc::ByteBuffer* buffer) override { StartWrite(buffer); }
-  void EndWriting() override { FinishOnce(grpc::Status::OK); }
-  void OnWritesOver() override {
+  void BeginWrite(const grpc::ByteBuffer* buffer) override MOEBIUS_REQUIRES(mutex_) {
+    StartWrite(buffer);
+  }
+  void EndWriting() override MOEBIUS_REQUIRES(mutex_) { FinishOnce(grpc::Status::OK); }
+  void OnWritesOver() override MOEBIUS_REQUIRES(mutex_) {
     if (!may_finish_) return;
     FinishOnce(local_reason_.ok()
                    ? grpc::Status::OK
