@@ -476,10 +476,11 @@ TEST_P(TransportConformance, APartThatFitsNoBeginningIsDropped) {
   }
   ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() == 1; }));
   EXPECT_EQ(Difference(*host.deliveries()[0].message), "");
+  // Over real connections the delivery is seen a moment before its own books are closed.
+  EXPECT_TRUE(world_.Until([&] { return host.transport().figures().assembling_bytes == 0; }));
   const LaneFigures bulk = host.transport().figures().lanes[2];
   EXPECT_EQ(bulk.dropped_messages[static_cast<size_t>(DropReason::kUnreserved)], 1u);
   EXPECT_EQ(bulk.dropped_messages[static_cast<size_t>(DropReason::kAbandoned)], 1u);
-  EXPECT_EQ(host.transport().figures().assembling_bytes, 0u);
 }
 
 TEST_P(TransportConformance, AThousandSilentLinksKeepNobodyOut) {

@@ -246,7 +246,7 @@ void GrpcServer::StopAccepting() {
   while (is_listening_) state_changed_.Wait(state_mutex_);
 }
 
-absl::Status GrpcServer::AddGeneration(std::shared_ptr<const TlsMaterial> material) {
+absl::Status GrpcServer::AddGeneration(const std::shared_ptr<const TlsMaterial>& material) {
   auto generation = std::make_unique<Generation>();
   generation->id = next_generation_++;
   generation->tls_version = material == nullptr ? 0 : material->version;

@@ -73,7 +73,7 @@ class GrpcServer {
   GrpcServer(const GrpcOptions& options, ListenSockets sockets, TlsFiles* tls, const Clock& clock,
              LinkAcceptor& acceptor, std::shared_ptr<StreamCount> count);
   absl::Status StartLoop();
-  absl::Status AddGeneration(std::shared_ptr<const TlsMaterial> material);
+  absl::Status AddGeneration(const std::shared_ptr<const TlsMaterial>& material);
   void Loop();
   int WaitMilliseconds() const;
   void Accept(int listener);
