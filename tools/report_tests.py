@@ -80,8 +80,8 @@ def gtest_outcomes(tree, path):
         if failures:
             yield Outcome(tree, name, "failed", failures[0].get("message", "").strip())
         elif skipped is not None:
-            yield Outcome(tree, name, "skipped", reason_of(skipped.get("message", "") +
-                                                           (skipped.text or "")))
+            text = skipped.get("message", "") + "\n" + (skipped.text or "")
+            yield Outcome(tree, name, "skipped", reason_of(text))
         else:
             yield Outcome(tree, name, "passed")
 

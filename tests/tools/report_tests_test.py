@@ -17,7 +17,8 @@ PASSED = '<testcase name="{0}" status="run" result="completed" classname="A" />'
 FAILED = '<testcase name="{0}" status="run" result="completed" classname="A">' \
          '<failure message="expected 1" type=""></failure></testcase>'
 SKIPPED = '<testcase name="{0}" status="run" result="skipped" classname="A">' \
-          '<skipped message="x_test.cc:5&#x0A;MOEBIUS_SKIP: no such CPU&#x0A;"></skipped></testcase>'
+          '<skipped message="x_test.cc:5&#x0A;MOEBIUS_SKIP: no such CPU">' \
+          '<![CDATA[x_test.cc:5\nMOEBIUS_SKIP: no such CPU]]></skipped></testcase>'
 CTEST = '<testsuite>{cases}</testsuite>'
 
 
@@ -76,7 +77,7 @@ class ReportTest(unittest.TestCase):
             {"a_test": [PASSED.format("One"), SKIPPED.format("Two")]},
             skips=[("no-cpu:amx_bf16", "no such CPU")])
         self.assertEqual((code, lines[-1]), (0, "1 passed, 0 failed, 1 skipped"))
-        self.assertIn("no such CPU", lines[0])
+        self.assertEqual(lines[0], "skipped    1: no such CPU")
 
     def test_a_skip_without_its_line_fails(self):
         code, lines = self.report([ctest_case("a_test", "run")],
