@@ -2,16 +2,22 @@
 #include "attention_service/attention_pipeline.h"
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 
 #include "attention_service/attention_weights.h"
+#include "attention_service/held_kv.h"
 #include "attention_service/kv_cache.h"
 #include "attention_service/kv_layout.h"
 #include "attention_service/packed_attention.h"
 #include "attention_service/projections.h"
+#include "attention_service/sharded_sum.h"
+#include "attention_service/span_compute.h"
 #include "attention_service/span_sum.h"
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
@@ -22,31 +28,115 @@ namespace moebius {
 class AttentionPipeline::Impl {
  public:
   Impl(const AttentionFacts& facts, const KvLayout& layout, int64_t num_blocks,
-       const Kernels& kernels, Executor& executor)
+       const Kernels& kernels, Executor& executor, const Sharding& sharding)
       : facts(facts),
         kernels(kernels),
         executor(executor),
-        cache(layout, facts.num_layers, num_blocks),
+        shard(sharding.shard),
+        exchange(sharding.exchange),
+        geometry(facts.span, facts.key_block),
+        cache(layout, geometry, facts.num_layers, num_blocks, shard),
         projections(facts, layout, kernels, executor),
-        sum(facts, layout, kernels, executor) {}
+        compute(facts, layout, kernels, executor),
+        local_sum(compute),
+        held(compute, layout, cache, layers, shard) {
+    if (exchange == nullptr) return;
+    sharded_sum = std::make_unique<ShardedSum>(compute, layout, shard, *exchange);
+    held.ShareHeads(sharded_sum->heads());
+    exchange->Attach(&held);
+  }
+  ~Impl() {
+    EndExchange();
+    if (exchange != nullptr) exchange->Attach(nullptr);
+  }
 
-  void RunLayer(int64_t layer, Bf16Rows normed, MutableBf16Rows out) {
-    const PackedAttentionLayer& weights = layers[static_cast<size_t>(layer)];
-    const Bf16Rows queries = projections.Run(weights, layer, normed, cache);
-    heads.Reset(normed.num_rows, weights.output.depth());
-    sum.Run(weights, layer, queries, cache, heads.rows());
-    ParallelMatMulBf16(executor, kernels, heads.rows(), weights.output, {}, out);
+  void BeginStep(const StepPlan& new_plan) {
+    plan = new_plan;
+    owned = OwnedRowsOf(plan, geometry, shard);
+    if (mock_delay.has_value()) return;
+    executor.Run([&] {
+      projections.BeginStep(owned.rows);
+      local_sum.BeginStep(RowsOfOthersToo(false));
+    });
+    if (exchange == nullptr) return;
+    sharded_sum->BeginStep(plan, RowsOfOthersToo(true));
+    held.BeginStep(plan);
+    exchange->BeginStep(plan);
+    in_exchange = true;
+    // Who has no rows has nothing to store: others need not wait for it.
+    for (int64_t layer = 0; owned.num_rows == 0 && layer < facts.num_layers; ++layer) {
+      exchange->Publish(layer);
+    }
+  }
+
+  absl::Status RunLayer(int64_t layer, Bf16Rows normed, MutableBf16Rows out) {
+    SpanCompute::Layer inputs{.weights = &layers[static_cast<size_t>(layer)],
+                              .kv = {.cache = &cache, .layer = layer}};
+    const bool is_local = exchange == nullptr || sharded_sum->is_empty();
+    if (!is_local) sharded_sum->BeginLayer();
+    executor.Run([&] {
+      inputs.queries = projections.Run(*inputs.weights, layer, normed, cache);
+      if (exchange != nullptr) exchange->Publish(layer);
+      heads.Reset(normed.num_rows, inputs.weights->output.depth());
+      if (!is_local) return;
+      local_sum.Run(inputs, heads.rows());
+      ParallelMatMulBf16(executor, kernels, heads.rows(), inputs.weights->output, {}, out);
+    });
+    if (is_local) return absl::OkStatus();
+    MOEBIUS_RETURN_IF_ERROR(sharded_sum->Start(inputs));
+    executor.Run([&] { local_sum.Run(inputs, heads.rows()); });
+    MOEBIUS_RETURN_IF_ERROR(sharded_sum->Run(inputs, heads.rows()));
+    executor.Run([&] {
+      ParallelMatMulBf16(executor, kernels, heads.rows(), inputs.weights->output, {}, out);
+    });
+    return absl::OkStatus();
+  }
+
+  static absl::Status AnswerZeros(absl::Duration delay, MutableBf16Rows out) {
+    std::this_thread::sleep_for(absl::ToChronoNanoseconds(delay));
+    for (int64_t row = 0; row < out.num_rows; ++row) {
+      std::fill_n(out.row(row), out.width, ToBf16(0));
+    }
+    return absl::OkStatus();
+  }
+
+  // Nobody reads the cache for others any more when it returns.
+  void EndExchange() {
+    if (in_exchange) exchange->EndStep();
+    in_exchange = false;
+  }
+
+  // Rows that cannot be computed here alone, or the rest of this rank's rows.
+  std::vector<RoleRows> RowsOfOthersToo(bool wanted) const {
+    std::vector<RoleRows> rows;
+    for (const RoleRows& part : owned.rows) {
+      const int64_t num_spans = geometry.NumSpans(part.position_end());
+      const SessionRows& session = plan.sessions[static_cast<size_t>(part.session_index)];
+      const bool by_heads = part.role == TokenRole::kPrompt && SharesHeads(session);
+      const bool sees_foreign = NumOwnedSpans(num_spans, session.first_rank, shard) < num_spans;
+      if ((sees_foreign || by_heads) == wanted) rows.push_back(part);
+    }
+    return rows;
   }
 
   AttentionFacts facts;
   const Kernels& kernels;
   Executor& executor;
+  const Shard shard;
+  KvExchange* const exchange;  // null: a rank alone
+  const SpanGeometry geometry;
   std::vector<PackedAttentionLayer> layers;
   KvCache cache;
   Projections projections;
-  SpanSum sum;
+  SpanCompute compute;
+  SpanSum local_sum;
+  std::unique_ptr<ShardedSum> sharded_sum;  // with an exchange
+  HeldKv held;
   StepPlan plan;         // of the open step
-  RowBatch<Bf16> heads;  // [num_rows, heads * v_head_dim]: attention outputs
+  OwnedRows owned;       // its rows of this rank
+  RowBatch<Bf16> heads;  // [owned rows, heads * v_head_dim]: attention outputs
+  bool in_exchange = false;
+  std::optional<absl::Duration> mock_delay;
 };
 
 AttentionPipeline::AttentionPipeline(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -54,27 +144,24 @@ AttentionPipeline::~AttentionPipeline() = default;
 
 absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::Load(
     const Checkpoint& checkpoint, const Kernels& kernels, Executor& executor,
-    int64_t kv_budget_bytes) {
+    int64_t kv_budget_bytes, const Sharding& sharding) {
   return Make(
       AttentionFactsOf(checkpoint),
       [&](int64_t layer) { return LoadAttentionLayer(checkpoint, layer); }, kernels, executor,
-      kv_budget_bytes);
+      kv_budget_bytes, sharding);
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::Make(
     const AttentionFacts& facts, AttentionLayerSource source, const Kernels& kernels,
-    Executor& executor, int64_t kv_budget_bytes) {
-  MOEBIUS_RETURN_IF_ERROR(ValidateAttentionFacts(facts));
-  const KvLayout layout(facts, kernels.pair_order);
-  const int64_t block_bytes = KvCache::BlockBytes(layout, facts.num_layers);
-  if (kv_budget_bytes < block_bytes) {
-    return WithHint(absl::InvalidArgumentError(absl::StrCat(
-                        "KV budget of ", kv_budget_bytes, " bytes holds no block: ",
-                        facts.key_block, " positions of this model take ", block_bytes, " bytes")),
-                    absl::StrCat("give the KV pool at least ", block_bytes, " bytes"));
+    Executor& executor, int64_t kv_budget_bytes, const Sharding& sharding) {
+  const Shard shard = sharding.shard;
+  if (shard.is_alone() != (sharding.exchange == nullptr)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("attention rank ", shard.rank, " of ", shard.num_ranks,
+                     sharding.exchange == nullptr ? " without" : " with", " an exchange"));
   }
-  auto impl =
-      std::make_unique<Impl>(facts, layout, kv_budget_bytes / block_bytes, kernels, executor);
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
+                           MakeImpl(facts, kernels, executor, kv_budget_bytes, sharding));
   for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
     MOEBIUS_ASSIGN_OR_RETURN(const AttentionLayerWeights weights, source(layer));
     auto packed = PackedAttentionLayer::Pack(facts, weights, kernels.pair_order);
@@ -84,15 +171,51 @@ absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::Make(
   return std::unique_ptr<AttentionPipeline>(new AttentionPipeline(std::move(impl)));
 }
 
+absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::MakeMock(
+    const AttentionFacts& facts, absl::Duration delay, const Kernels& kernels, Executor& executor,
+    int64_t kv_budget_bytes, const Shard& shard) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
+                           MakeImpl(facts, kernels, executor, kv_budget_bytes, {shard, nullptr}));
+  impl->mock_delay = delay;
+  return std::unique_ptr<AttentionPipeline>(new AttentionPipeline(std::move(impl)));
+}
+
+// Everything but weights.
+absl::StatusOr<std::unique_ptr<AttentionPipeline::Impl>> AttentionPipeline::MakeImpl(
+    const AttentionFacts& facts, const Kernels& kernels, Executor& executor,
+    int64_t kv_budget_bytes, const Sharding& sharding) {
+  MOEBIUS_RETURN_IF_ERROR(ValidateAttentionFacts(facts));
+  const Shard shard = sharding.shard;
+  if (shard.num_ranks < 1 || shard.rank < 0 || shard.rank >= shard.num_ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no attention rank ", shard.rank, " of ", shard.num_ranks));
+  }
+  const KvLayout layout(facts, kernels.pair_order);
+  const int64_t block_bytes = KvCache::BlockBytes(layout, facts.num_layers);
+  if (kv_budget_bytes < block_bytes) {
+    return WithHint(absl::ResourceExhaustedError(absl::StrCat(
+                        "a KV budget of ", kv_budget_bytes, " bytes holds no block: ",
+                        facts.key_block, " positions of this model take ", block_bytes, " bytes")),
+                    absl::StrCat("give --kv-budget ", block_bytes, " or more"));
+  }
+  return std::make_unique<Impl>(facts, layout, kv_budget_bytes / block_bytes, kernels, executor,
+                                sharding);
+}
+
 absl::Status AttentionPipeline::BeginStep(const StepPlan& plan) {
   AbortStep();
-  MOEBIUS_RETURN_IF_ERROR(ValidateStepPlan(plan));
-  MOEBIUS_RETURN_IF_ERROR(impl_->cache.BeginStep(plan));
-  impl_->plan = plan;
-  impl_->executor.Run([&] {
-    impl_->projections.BeginStep(impl_->plan);
-    impl_->sum.BeginStep(impl_->plan);
-  });
+  absl::Status status = ValidateStepPlan(plan);
+  const int32_t num_ranks = impl_->shard.num_ranks;
+  if (const int32_t parts = UlyssesRanksOf(plan); status.ok() && num_ranks % parts != 0) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("groups of ", parts, " attention ranks do not divide ", num_ranks));
+  }
+  if (status.ok()) status = impl_->cache.BeginStep(plan);
+  if (!status.ok()) {
+    if (impl_->exchange != nullptr) impl_->exchange->RefuseStep(plan, status);
+    return status;
+  }
+  impl_->BeginStep(plan);
   return absl::OkStatus();
 }
 
@@ -104,29 +227,50 @@ absl::Status AttentionPipeline::RunLayer(int64_t layer, Bf16Rows normed, Mutable
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " is not in [0, ", impl_->facts.num_layers, ")"));
   }
+  const int64_t num_rows = impl_->owned.num_rows;
   const int64_t hidden_size = impl_->facts.hidden_size;
-  if (normed.num_rows != impl_->plan.num_rows || normed.width != hidden_size ||
-      out.num_rows != impl_->plan.num_rows || out.width != hidden_size) {
+  if (normed.num_rows != num_rows || normed.width != hidden_size || out.num_rows != num_rows ||
+      out.width != hidden_size) {
     return absl::InvalidArgumentError(absl::StrCat(
         "attention rows are [", normed.num_rows, ", ", normed.width, "] in and [", out.num_rows,
-        ", ", out.width, "] out, the step has [", impl_->plan.num_rows, ", ", hidden_size, "]"));
+        ", ", out.width, "] out, the step has [", num_rows, ", ", hidden_size, "]"));
   }
-  if (impl_->plan.num_rows == 0) return absl::OkStatus();
-  impl_->executor.Run([&] { impl_->RunLayer(layer, normed, out); });
-  return absl::OkStatus();
+  const bool takes_part = impl_->exchange != nullptr && !impl_->sharded_sum->is_empty();
+  if (num_rows == 0 && !takes_part) return absl::OkStatus();
+  if (impl_->mock_delay.has_value()) return Impl::AnswerZeros(*impl_->mock_delay, out);
+  return impl_->RunLayer(layer, normed, out);
 }
 
 absl::Status AttentionPipeline::CommitStep() {
   if (!impl_->cache.has_open_step()) {
     return absl::FailedPreconditionError("attention has no open step");
   }
+  impl_->EndExchange();
   impl_->cache.CommitStep();
   return absl::OkStatus();
 }
 
-void AttentionPipeline::AbortStep() { impl_->cache.AbortStep(); }
+void AttentionPipeline::AbortStep() {
+  impl_->EndExchange();
+  impl_->cache.AbortStep();
+}
 
-void AttentionPipeline::EndSession(SessionId session) { impl_->cache.EndSession(session); }
+void AttentionPipeline::EndSession(SessionId session) {
+  const std::vector<SessionRows>& rows = impl_->plan.sessions;
+  const bool in_step = std::any_of(rows.begin(), rows.end(), [&](const SessionRows& part) {
+    return part.session == session && part.num_rows > 0;
+  });
+  if (impl_->cache.has_open_step() && in_step) AbortStep();
+  impl_->cache.EndSession(session);
+}
+
+int64_t AttentionPipeline::num_own_rows() const {
+  return impl_->cache.has_open_step() ? impl_->owned.num_rows : 0;
+}
+
+ShardFigures AttentionPipeline::shard_figures() const {
+  return impl_->sharded_sum == nullptr ? ShardFigures{} : impl_->sharded_sum->figures();
+}
 
 int64_t AttentionPipeline::SessionLength(SessionId session) const {
   return impl_->cache.SessionLength(session);

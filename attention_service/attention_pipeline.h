@@ -7,7 +7,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
+#include "attention_service/kv_exchange.h"
+#include "moebius/attention/shard.h"
 #include "moebius/attention/step_plan.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/strong_id.h"
@@ -42,33 +45,45 @@ struct KvUsage {
   int64_t max_tokens() const { return num_blocks * block_tokens; }
 };
 
+/// Which part of the sessions' spans a pipeline owns, and how it reaches the others. A rank alone
+/// has no exchange; it outlives the pipeline.
+struct Sharding {
+  Shard shard;
+  KvExchange* exchange = nullptr;
+};
+
 /// The attention of every layer with its projections and KV cache: bf16 normed rows in, bf16 rows
-/// for the residual out.
+/// for the residual out. One of N ranks, N >= 1: each keeps the KV of the spans that it owns and
+/// computes the rows in them; all ranks are given the whole plan of every step.
 ///
 /// Life of a step: BeginStep, then RunLayer once for each layer, then CommitStep or AbortStep.
 /// Invariants:
 /// 1. A session's length moves at CommitStep only; a step may start at any position <= length, and
 ///    what lies beyond it is overwritten (a retry, or a part computed again after a loss).
 /// 2. The bits of a row depend on its session's rows at positions up to its own and on nothing
-///    else: not on batch-mates, chunking, threads or tier.
+///    else: not on batch-mates, chunking, threads, tier or the number of ranks.
 /// 3. Blocks are reserved in BeginStep for the whole step; RunLayer allocates no KV.
 ///
 /// Not thread-safe, save `usage`: one step at a time, from one caller. Work runs on the executor.
 class AttentionPipeline {
  public:
   /// Reads and packs the attention weights of all layers. `kernels` and `executor` must outlive the
-  /// pipeline. INVALID_ARGUMENT when the budget holds no block (with the bytes of one), or the
-  /// model has a shape that the kernels do not compute.
+  /// pipeline. RESOURCE_EXHAUSTED when the budget holds no block (with the bytes of one),
+  /// INVALID_ARGUMENT when the model has a shape that the kernels do not compute.
   static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Load(const Checkpoint& checkpoint,
                                                                  const Kernels& kernels,
                                                                  Executor& executor,
-                                                                 int64_t kv_budget_bytes);
+                                                                 int64_t kv_budget_bytes,
+                                                                 const Sharding& sharding = {});
   /// The same from any source of weights (attention_weights.h).
-  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Make(const AttentionFacts& facts,
-                                                                 AttentionLayerSource source,
-                                                                 const Kernels& kernels,
-                                                                 Executor& executor,
-                                                                 int64_t kv_budget_bytes);
+  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Make(
+      const AttentionFacts& facts, AttentionLayerSource source, const Kernels& kernels,
+      Executor& executor, int64_t kv_budget_bytes, const Sharding& sharding = {});
+  /// A stand-in for measuring everything but attention: no weights, KV counted and never written;
+  /// the rows of each layer are answered with zeros after `delay`. All ranks of a group are one.
+  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> MakeMock(
+      const AttentionFacts& facts, absl::Duration delay, const Kernels& kernels, Executor& executor,
+      int64_t kv_budget_bytes, const Shard& shard);
   ~AttentionPipeline();
   AttentionPipeline(const AttentionPipeline&) = delete;
   AttentionPipeline& operator=(const AttentionPipeline&) = delete;
@@ -80,9 +95,12 @@ class AttentionPipeline {
   /// FAILED_PRECONDITION: a session starts beyond its committed length. INVALID_ARGUMENT: plan.
   absl::Status BeginStep(const StepPlan& plan);
 
-  /// One layer for all rows of the open step. `normed` [num_rows, hidden_size] after the input
-  /// norm; `out` [num_rows, hidden_size], the O projection rounded to bf16. Layers may come in any
-  /// order and again. FAILED_PRECONDITION without an open step; INVALID_ARGUMENT for shapes.
+  /// One layer for the rows of the open step that this rank owns (OwnedRowsOf), which are all rows
+  /// of a rank alone. `normed` [own rows, hidden_size] after the input norm; `out` [own rows,
+  /// hidden_size], the O projection rounded to bf16. A rank without rows runs it too where its
+  /// group shares heads (TakesPart). Layers may come in any order, and again where the rank is
+  /// alone. FAILED_PRECONDITION without an open step; INVALID_ARGUMENT for shapes; what a wait for
+  /// other ranks ended with (KvExchange). A failure leaves the step open.
   absl::Status RunLayer(int64_t layer, Bf16Rows normed, MutableBf16Rows out);
 
   /// Makes the step's positions part of their sessions. FAILED_PRECONDITION without an open step.
@@ -94,16 +112,23 @@ class AttentionPipeline {
   /// happens.
   void EndSession(SessionId session);
 
+  /// Rows of the open step that this rank owns.
+  int64_t num_own_rows() const;
   /// Committed positions of a session; 0 when unknown.
   int64_t SessionLength(SessionId session) const;
   /// Thread-safe.
   KvUsage usage() const;
+  ShardFigures shard_figures() const;
   /// Bytes of the packed weights.
   int64_t weight_bytes() const;
 
  private:
   class Impl;
   explicit AttentionPipeline(std::unique_ptr<Impl> impl);
+  static absl::StatusOr<std::unique_ptr<Impl>> MakeImpl(const AttentionFacts& facts,
+                                                        const Kernels& kernels, Executor& executor,
+                                                        int64_t kv_budget_bytes,
+                                                        const Sharding& sharding);
   std::unique_ptr<Impl> impl_;
 };
 

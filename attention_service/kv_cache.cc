@@ -12,32 +12,60 @@
 
 namespace moebius {
 
-KvCache::KvCache(const KvLayout& layout, int64_t num_layers, int64_t num_blocks)
+KvCache::KvCache(const KvLayout& layout, const SpanGeometry& geometry, int64_t num_layers,
+                 int64_t num_blocks, Shard shard)
     : layout_(layout),
+      geometry_(geometry),
+      shard_(shard),
       num_layers_(num_layers),
       block_tokens_(layout.shape().key_block),
       num_blocks_(num_blocks) {}
 
+int64_t KvCache::NumOwnedBlocks(int64_t begin, int64_t end, int32_t first_rank) const {
+  if (shard_.is_alone()) return std::max<int64_t>(0, end - begin);
+  int64_t count = 0;
+  for (int64_t block = begin; block < end; ++block) count += OwnsBlock(block, first_rank) ? 1 : 0;
+  return count;
+}
+
+absl::Status KvCache::CheckSession(const SessionRows& rows, const Session& session) const {
+  if (session.length > 0 && session.first_rank != rows.first_rank) {
+    return absl::InvalidArgumentError(absl::StrCat("session ", rows.session.value(),
+                                                   " began at rank ", session.first_rank,
+                                                   ", the step says ", rows.first_rank));
+  }
+  // A rank without spans in between has nothing to miss.
+  const int64_t first_missing = geometry_.NumBlocks(session.length + 1) - 1;
+  if (rows.position_begin > session.length &&
+      NumOwnedBlocks(first_missing, geometry_.NumBlocks(rows.position_begin), rows.first_rank) >
+          0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("session ", rows.session.value(), " has ", session.length,
+                     " positions, the step starts at ", rows.position_begin));
+  }
+  const int64_t end_blocks = geometry_.NumBlocks(rows.position_end());
+  const int64_t new_blocks =
+      NumOwnedBlocks(static_cast<int64_t>(session.blocks.size()), end_blocks, rows.first_rank);
+  if (session.owned_blocks + new_blocks > num_blocks_) {
+    const int64_t here = shard_.is_alone() ? rows.position_end()
+                                           : (session.owned_blocks + new_blocks) * block_tokens_;
+    return absl::ResourceExhaustedError(absl::StrCat("session ", rows.session.value(), " needs ",
+                                                     here, " KV slots, pool has ",
+                                                     num_blocks_ * block_tokens_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status KvCache::CheckRoom(const StepPlan& plan) const {
+  static const Session kNewSession;
   int64_t needed_blocks = 0;
   for (const SessionRows& rows : plan.sessions) {
     if (rows.num_rows == 0) continue;
     const auto found = sessions_.find(rows.session);
-    const int64_t length = found == sessions_.end() ? 0 : found->second.length;
-    if (rows.position_begin > length) {
-      return absl::FailedPreconditionError(absl::StrCat("session ", rows.session.value(), " has ",
-                                                        length, " positions, the step starts at ",
-                                                        rows.position_begin));
-    }
-    const int64_t held =
-        found == sessions_.end() ? 0 : static_cast<int64_t>(found->second.blocks.size());
-    const int64_t end_blocks = (rows.position_end() + block_tokens_ - 1) / block_tokens_;
-    if (end_blocks > num_blocks_) {
-      return absl::ResourceExhaustedError(absl::StrCat("session ", rows.session.value(), " needs ",
-                                                       rows.position_end(), " KV slots, pool has ",
-                                                       num_blocks_ * block_tokens_));
-    }
-    needed_blocks += std::max<int64_t>(0, end_blocks - held);
+    const Session& session = found == sessions_.end() ? kNewSession : found->second;
+    MOEBIUS_RETURN_IF_ERROR(CheckSession(rows, session));
+    needed_blocks += NumOwnedBlocks(static_cast<int64_t>(session.blocks.size()),
+                                    geometry_.NumBlocks(rows.position_end()), rows.first_rank);
   }
   const int64_t free_blocks = num_blocks_ - used_blocks_.load(std::memory_order_relaxed);
   if (needed_blocks > free_blocks) {
@@ -60,9 +88,13 @@ absl::Status KvCache::BeginStep(const StepPlan& plan) {
     }
     const auto [entry, is_new] = sessions_.try_emplace(rows.session);
     Session& session = entry->second;
-    const size_t end_blocks =
-        static_cast<size_t>((rows.position_end() + block_tokens_ - 1) / block_tokens_);
-    while (session.blocks.size() < end_blocks) session.blocks.push_back(TakeBlock());
+    session.first_rank = rows.first_rank;
+    const int64_t end_blocks = geometry_.NumBlocks(rows.position_end());
+    for (auto block = static_cast<int64_t>(session.blocks.size()); block < end_blocks; ++block) {
+      const bool is_owned = OwnsBlock(block, rows.first_rank);
+      session.blocks.push_back(is_owned ? TakeBlock() : Buffer());
+      if (is_owned) ++session.owned_blocks;
+    }
     step_.push_back({.id = rows.session,
                      .session = &session,
                      .position_end = rows.position_end(),
@@ -91,7 +123,8 @@ void KvCache::AbortStep() {
     const size_t keep = static_cast<size_t>((session.length + block_tokens_ - 1) / block_tokens_);
     ReturnBlocks(session, keep);
     // What the step wrote behind the committed positions of the last block must not be met again.
-    if (session.length % block_tokens_ != 0 && entry.position_end > session.length) {
+    if (session.length % block_tokens_ != 0 && entry.position_end > session.length &&
+        OwnsBlock(session.length / block_tokens_, session.first_rank)) {
       Bf16* block = static_cast<Bf16*>(session.blocks.back().data());
       for (int64_t layer = 0; layer < num_layers_; ++layer) {
         layout_.ClearFrom(session.length % block_tokens_, block + layer * layout_.layer_elements());
@@ -143,9 +176,12 @@ Buffer KvCache::TakeBlock() {
 
 void KvCache::ReturnBlocks(Session& session, size_t keep) {
   while (session.blocks.size() > keep) {
-    free_.push_back(std::move(session.blocks.back()));
+    if (session.blocks.back().data() != nullptr) {
+      free_.push_back(std::move(session.blocks.back()));
+      --session.owned_blocks;
+      used_blocks_.fetch_sub(1, std::memory_order_relaxed);
+    }
     session.blocks.pop_back();
-    used_blocks_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
 

@@ -10,18 +10,20 @@
 
 #include "attention_service/attention_pipeline.h"
 #include "attention_service/kv_layout.h"
+#include "moebius/attention/shard.h"
+#include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/tensor/buffer.h"
 
 namespace moebius {
 
-/// The KV of all sessions in blocks of `key_block` positions and all layers, under a budget. Memory
-/// is taken from the system block by block as it is first needed, never beyond the budget, and kept
-/// for reuse.
+/// The KV that one rank keeps of all sessions: of the spans that it owns, in blocks of `key_block`
+/// positions and all layers, under a budget. Memory is taken from the system block by block as it
+/// is first needed, never beyond the budget, and kept for reuse.
 ///
 /// Invariants:
-/// 1. used_blocks = Σ over sessions of their blocks <= num_blocks.
+/// 1. used_blocks = Σ over sessions of their owned blocks <= num_blocks.
 /// 2. Blocks come out zeroed: absent values are +0.
 /// 3. After AbortStep or EndSession the figures are those from before BeginStep or the session.
 ///
@@ -29,7 +31,8 @@ namespace moebius {
 /// positions while a step is open.
 class KvCache {
  public:
-  KvCache(const KvLayout& layout, int64_t num_layers, int64_t num_blocks);
+  KvCache(const KvLayout& layout, const SpanGeometry& geometry, int64_t num_layers,
+          int64_t num_blocks, Shard shard = {});
 
   /// The contract of AttentionPipeline::BeginStep; the plan is valid and no step is open.
   absl::Status BeginStep(const StepPlan& plan);
@@ -41,7 +44,8 @@ class KvCache {
   int64_t SessionLength(SessionId session) const;
   KvUsage usage() const;
 
-  /// Layer `layer` of block `block_index` of the open step's session `session_index` (in the plan).
+  /// Layer `layer` of block `block_index` of the open step's session `session_index` (in the plan);
+  /// the block lies in a span that this rank owns.
   Bf16* Block(int64_t session_index, int64_t block_index, int64_t layer) const {
     return static_cast<Bf16*>(
                const_cast<void*>(step_[session_index].session->blocks[block_index].data())) +
@@ -55,7 +59,9 @@ class KvCache {
  private:
   struct Session {
     int64_t length = 0;  // committed positions
-    std::vector<Buffer> blocks;
+    int32_t first_rank = 0;
+    int64_t owned_blocks = 0;
+    std::vector<Buffer> blocks;  // by block index; empty where another rank owns the span
   };
   struct StepSession {
     SessionId id;
@@ -65,10 +71,18 @@ class KvCache {
   };
 
   absl::Status CheckRoom(const StepPlan& plan) const;
+  absl::Status CheckSession(const SessionRows& rows, const Session& session) const;
+  bool OwnsBlock(int64_t block, int32_t first_rank) const {
+    return shard_.is_alone() || SpanOwner(block / geometry_.blocks_per_span(), first_rank,
+                                          shard_.num_ranks) == shard_.rank;
+  }
+  int64_t NumOwnedBlocks(int64_t begin, int64_t end, int32_t first_rank) const;
   Buffer TakeBlock();
   void ReturnBlocks(Session& session, size_t keep);
 
   KvLayout layout_;
+  SpanGeometry geometry_;
+  Shard shard_;
   int64_t num_layers_;
   int64_t block_tokens_;
   int64_t num_blocks_;

@@ -34,6 +34,49 @@ void KvLayout::StoreGrouped(const Bf16* k, const Bf16* v, int64_t token, Bf16* l
   }
 }
 
+int64_t KvLayout::row_width(HeadRange heads) const {
+  return is_latent() ? latent_width_ : heads.size() * (shape_.key_width + shape_.value_width);
+}
+
+void KvLayout::ReadRows(const Bf16* layer, int64_t token_begin, HeadRange heads,
+                        MutableBf16Rows rows) const {
+  for (int64_t r = 0; r < rows.num_rows; ++r) {
+    Bf16* row = rows.row(r);
+    if (is_latent()) {
+      std::copy_n(layer + (token_begin + r) * latent_stride_, latent_width_, row);
+      continue;
+    }
+    Bf16* value = row + heads.size() * shape_.key_width;
+    for (int32_t head = heads.begin; head < heads.end; ++head) {
+      LoadKey(order_, shape_, keys(layer, head), token_begin + r, row);
+      LoadValue(order_, shape_, values(layer, head), token_begin + r, value);
+      row += shape_.key_width;
+      value += shape_.value_width;
+    }
+  }
+}
+
+void KvLayout::WriteBlock(Bf16Rows rows, HeadRange heads, Bf16* layer) const {
+  if (is_latent()) {
+    for (int64_t r = 0; r < rows.num_rows; ++r) {
+      std::copy_n(rows.row(r), latent_width_, layer + r * latent_stride_);
+    }
+    return;
+  }
+  const int64_t k_width = heads.size() * shape_.key_width;
+  for (int32_t head = heads.begin; head < heads.end; ++head) {
+    const int64_t index = head - heads.begin;
+    PackKeyBlock(order_, shape_,
+                 rows.Columns(index * shape_.key_width, (index + 1) * shape_.key_width),
+                 layer + head * shape_.key_block_elements());
+    PackValueBlock(
+        order_, shape_,
+        rows.Columns(k_width + index * shape_.value_width,
+                     k_width + (index + 1) * shape_.value_width),
+        layer + num_kv_heads_ * shape_.key_block_elements() + head * shape_.value_block_elements());
+  }
+}
+
 void KvLayout::ClearFrom(int64_t token, Bf16* layer) const {
   if (is_latent()) {
     std::fill(layer + token * latent_stride_, layer + layer_elements_, Bf16{});

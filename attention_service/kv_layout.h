@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention_service/attention_weights.h"
+#include "moebius/attention/head_map.h"
 #include "moebius/kernels/attention.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/tensor/bf16.h"
@@ -43,6 +44,18 @@ class KvLayout {
   Bf16Rows latents(const Bf16* layer, int64_t num_rows) const {
     return Bf16Rows(layer, num_rows, latent_width_, latent_stride_);
   }
+
+  /// All KV heads; a latent counts as one.
+  HeadRange all_heads() const { return {0, static_cast<int32_t>(num_kv_heads_)}; }
+  /// What one position of a layer takes when it travels, the same for every tier: k of the KV
+  /// heads, then v of them; MLA: [latent | rope].
+  int64_t row_width(HeadRange heads) const;
+  int64_t row_width() const { return row_width(all_heads()); }
+  /// Positions [token_begin, token_begin + rows.num_rows) of a block as such rows.
+  void ReadRows(const Bf16* layer, int64_t token_begin, HeadRange heads,
+                MutableBf16Rows rows) const;
+  /// Fills those heads of a block of zeros with the rows of its first positions.
+  void WriteBlock(Bf16Rows rows, HeadRange heads, Bf16* layer) const;
 
   /// Writes position `token` in [0, key_block): k [kv heads * key_width], v [kv heads *
   /// value_width].

@@ -42,14 +42,13 @@ Projections::Projections(const AttentionFacts& facts, const KvLayout& layout,
   }
 }
 
-void Projections::BeginStep(const StepPlan& plan) {
+void Projections::BeginStep(absl::Span<const RoleRows> rows) {
   homes_.clear();
   std::vector<int64_t> positions;
-  for (size_t i = 0; i < plan.sessions.size(); ++i) {
-    const SessionRows& rows = plan.sessions[i];
-    for (int64_t r = 0; r < rows.num_rows; ++r) {
-      homes_.push_back({static_cast<int64_t>(i), rows.position_begin + r});
-      positions.push_back(rows.position_begin + r);
+  for (const RoleRows& part : rows) {
+    for (int64_t position = part.position_begin; position < part.position_end(); ++position) {
+      homes_.push_back({part.session_index, position});
+      positions.push_back(position);
     }
   }
   if (facts_.config.rope.dim > 0) rope_.Fill(positions);

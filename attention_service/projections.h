@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 #include "attention_service/attention_weights.h"
 #include "attention_service/kv_cache.h"
 #include "attention_service/packed_attention.h"
-#include "moebius/attention/step_plan.h"
+#include "moebius/attention/span_tasks.h"
 #include "moebius/base/executor.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/kernels/rope.h"
@@ -25,8 +27,8 @@ class Projections {
   Projections(const AttentionFacts& facts, const KvLayout& layout, const Kernels& kernels,
               Executor& executor);
 
-  /// Fills the rotary table for the plan's rows. The plan must outlive the step.
-  void BeginStep(const StepPlan& plan);
+  /// Fills the rotary table for the step's rows: those that this rank owns, in order.
+  void BeginStep(absl::Span<const RoleRows> rows);
 
   /// Returns the rotated queries [num_rows, heads * qk_head_dim], valid until the next call.
   Bf16Rows Run(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,

@@ -24,6 +24,8 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
                          const SpanTaskOutput& output) {
   Start(task, input);
   PrepareQueries(task, input);
+  const bool has_earlier = output.carry.is_kept() && task.span_begin > 0;
+  if (has_earlier) LoadFold(task, output.carry);
   for (int64_t span = task.span_begin; span < task.span_end; ++span) {
     ComputeSpan(task, input, span);
     if (input.form == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
@@ -33,7 +35,13 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
       StoreSpan(task, output, span);
     }
   }
-  if (task.finishes) Finish(task, input, output);
+  if (!task.finishes) return;
+  const bool has_later = task.span_end < geometry_.NumSpans(PositionOf(num_rows_ - 1) + 1);
+  if (has_later) {
+    StoreFold(task, output.carry);
+  } else {
+    Finish(task, input, output);
+  }
 }
 
 void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
@@ -55,6 +63,10 @@ void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
       head_begin_ = task.key_group * kAbsorbedGroupHeads;
       num_heads_ = std::min(kAbsorbedGroupHeads, config.num_query_heads - head_begin_);
       break;
+  }
+  if (!task.heads.empty()) {
+    head_begin_ = task.heads.begin;
+    num_heads_ = task.heads.size();
   }
   num_rows_ = task.num_rows * num_heads_;
   position_begin_ = input.rows.position_begin + task.row_begin;
@@ -123,7 +135,7 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
 
 SpanTaskRunner::BlockView SpanTaskRunner::View(const SpanTask& task, const SpanTaskInput& input,
                                                int64_t block) {
-  const Bf16* layer = input.cache->Block(input.rows.session_index, block, input.layer);
+  const Bf16* layer = input.kv.Block(input.rows.session_index, block);
   if (input.form == AttentionForm::kGrouped) {
     return {layout_.keys(layer, task.key_group), layout_.values(layer, task.key_group)};
   }
@@ -200,10 +212,32 @@ void SpanTaskRunner::StoreSpan(const SpanTask& task, const SpanTaskOutput& outpu
   for (int64_t r = first_row_; r < num_rows_; ++r) {
     const int64_t row = task.row_begin + r / num_heads_;
     const int64_t head = head_begin_ + r % num_heads_;
-    const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans + span;
+    const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans +
+                         task.slot_begin + span - task.span_begin;
     std::copy_n(acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
     output.slot_m[slot] = m_[static_cast<size_t>(r)];
     output.slot_l[slot] = l_[static_cast<size_t>(r)];
+  }
+}
+
+void SpanTaskRunner::LoadFold(const SpanTask& task, const FoldCarry& carry) {
+  const int64_t seen_end = geometry_.SpanPositions(task.span_begin).begin;
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    const int64_t from = CarryRow(task, r);
+    std::copy_n(carry.acc.row(from), carry.acc.width, fold_acc_.rows().row(r));
+    fold_m_[static_cast<size_t>(r)] = carry.m[from];
+    fold_l_[static_cast<size_t>(r)] = carry.l[from];
+    fold_keys_[static_cast<size_t>(r)] = std::min(PositionOf(r) + 1, seen_end);
+  }
+}
+
+void SpanTaskRunner::StoreFold(const SpanTask& task, const FoldCarry& carry) {
+  MOEBIUS_DCHECK(carry.is_kept());
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    const int64_t to = CarryRow(task, r);
+    std::copy_n(fold_acc_.rows().row(r), carry.acc.width, carry.acc.row(to));
+    carry.m[to] = fold_m_[static_cast<size_t>(r)];
+    carry.l[to] = fold_l_[static_cast<size_t>(r)];
   }
 }
 

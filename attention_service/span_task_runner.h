@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention_service/attention_weights.h"
+#include "attention_service/foreign_kv.h"
 #include "attention_service/kv_cache.h"
 #include "attention_service/packed_attention.h"
 #include "moebius/attention/span.h"
@@ -21,11 +22,24 @@ namespace moebius {
 /// each span's result out of it by W_uv.
 enum class AttentionForm { kGrouped, kExpanded, kAbsorbed };
 
+/// The keys and values that tasks of one layer meet: this rank's own, and foreign spans.
+struct KvView {
+  const KvCache* cache = nullptr;
+  int64_t layer = 0;
+  const ForeignKv* foreign = nullptr;  // null: every span is in the cache
+
+  const Bf16* Block(int64_t session_index, int64_t block) const {
+    if (foreign != nullptr) {
+      if (const Bf16* found = foreign->Block(session_index, block)) return found;
+    }
+    return cache->Block(session_index, block, layer);
+  }
+};
+
 /// What a span task works on in one layer.
 struct SpanTaskInput {
   const PackedAttentionLayer* weights = nullptr;
-  const KvCache* cache = nullptr;
-  int64_t layer = 0;
+  KvView kv;
   AttentionForm form = AttentionForm::kGrouped;
   RoleRows rows;
   /// Grouped and expanded: [step rows, heads * qk_head_dim]. Absorbed: the RoleRows' queries,
@@ -33,14 +47,26 @@ struct SpanTaskInput {
   Bf16Rows queries;
 };
 
-/// Where a task's results go: finished rows into `out`, states of a part of the spans into slots
-/// ((row in RoleRows * heads + head) * num_spans + span).
+/// The fold of the spans so far, of rows whose spans come in several rounds: per (row in RoleRows,
+/// head). Null acc.data: all spans of a row come at once.
+struct FoldCarry {
+  MutableFloatRows acc;  // [rows * heads, v_head_dim]
+  float* m = nullptr;
+  float* l = nullptr;
+
+  bool is_kept() const { return acc.data != nullptr; }
+};
+
+/// Where a task's results go: finished rows into `out`, the fold of rows that see later spans into
+/// `carry`, states of tasks that do not finish into slots
+/// ((row in RoleRows * heads + head) * num_spans + the task's slot_begin + span - span_begin).
 struct SpanTaskOutput {
   MutableBf16Rows out;  // [step rows, heads * v_head_dim]
   MutableFloatRows slot_acc;
   float* slot_m = nullptr;
   float* slot_l = nullptr;
   int64_t num_spans = 0;
+  FoldCarry carry;
 };
 
 /// Query heads of one key group in an absorbed task, at most: with more heads the keys are packed
@@ -71,10 +97,17 @@ class SpanTaskRunner {
   MutableFloatRows SpanAcc();  // of the current span, [num_rows_, v_head_dim]
   void FoldSpan(int64_t span);
   void StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span);
+  void LoadFold(const SpanTask& task, const FoldCarry& carry);
+  void StoreFold(const SpanTask& task, const FoldCarry& carry);
   void Finish(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
 
   // Of the task's row r = row * num_heads_ + head.
   int64_t PositionOf(int64_t r) const { return position_begin_ + r / num_heads_; }
+  // Of row r among the (row in RoleRows, head).
+  int64_t CarryRow(const SpanTask& task, int64_t r) const {
+    return (task.row_begin + r / num_heads_) * facts_.config.num_query_heads + head_begin_ +
+           r % num_heads_;
+  }
 
   AttentionFacts facts_;
   KvLayout layout_;

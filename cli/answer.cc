@@ -7,8 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/answer_json.h"
 #include "cli/terminal.h"
 
+#include "moebius/attention/attention_method.h"
 #include "moebius/model/json.h"
 
 namespace moebius {
@@ -23,40 +25,6 @@ Json IdsJson(const std::vector<int64_t>& ids) {
 
 Json UnsignedJson(uint64_t value) {
   return value >> 63 == 0 ? Json::Integer(static_cast<int64_t>(value)) : Json::LargeInteger(value);
-}
-
-Json ExactnessJson(const Exactness& exactness) {
-  std::vector<Json> missing;
-  for (const auto& [layer, expert] : exactness.missing_experts) {
-    missing.push_back(Json::Array({Json::Integer(layer), Json::Integer(expert)}));
-  }
-  std::vector<Json> reasons;
-  for (const std::string& reason : exactness.reasons) reasons.push_back(Json::String(reason));
-  Json json = Json::Object({});
-  json.Set("exact", Json::Boolean(exactness.exact()));
-  json.Set("dropped", Json::Integer(exactness.dropped));
-  json.Set("rerouted", Json::Integer(exactness.rerouted));
-  json.Set("missing_experts", Json::Array(std::move(missing)));
-  json.Set("bias_override", Json::Boolean(exactness.bias_override));
-  json.Set("reasons", Json::Array(std::move(reasons)));
-  return json;
-}
-
-Json TimingJson(const GenerateTiming& timing) {
-  Json json = Json::Object({});
-  json.Set("queue_seconds", Json::Number(timing.queue_seconds));
-  json.Set("prefill_seconds", Json::Number(timing.prefill_seconds));
-  json.Set("decode_seconds", Json::Number(timing.decode_seconds));
-  json.Set("prefill_steps", Json::Integer(timing.prefill_steps));
-  json.Set("decode_steps", Json::Integer(timing.decode_steps));
-  const StepFigures& figures = timing.figures;
-  json.Set("attention_seconds", Json::Number(figures.attention_seconds));
-  json.Set("expert_seconds", Json::Number(figures.expert_seconds));
-  json.Set("gate_seconds", Json::Number(figures.gate_seconds + figures.plan_seconds));
-  json.Set("combine_seconds", Json::Number(figures.combine_seconds));
-  json.Set("head_seconds", Json::Number(figures.head_seconds));
-  json.Set("other_seconds", Json::Number(figures.norm_seconds + figures.embed_seconds));
-  return json;
 }
 
 Json LogprobJson(const RankedToken& entry) {
@@ -100,7 +68,7 @@ std::string Answer::Add(const GenerateEvent& event) {
   return text;
 }
 
-std::string FormatAnswerJson(const Answer& answer, const EmbeddedInfo& info) {
+std::string FormatAnswerJson(const Answer& answer, const AnswerOrigin& origin) {
   const GenerateEvent& last = answer.last();
   Json json = Json::Object({});
   json.Set("request_id", Json::String(last.request_id));
@@ -120,16 +88,25 @@ std::string FormatAnswerJson(const Answer& answer, const EmbeddedInfo& info) {
   json.Set("max_tokens", Json::Integer(last.max_tokens));
   json.Set("logits_hash", Json::String(last.logits_hash));
   json.Set("tokens_hash", Json::String(last.tokens_hash));
-  json.Set("config_hash", Json::String(info.config_hash));
+  json.Set("config_hash", Json::String(origin.config_hash));
   json.Set("exactness", ExactnessJson(last.exactness));
   json.Set("timing", TimingJson(last.timing));
-  json.Set("tier", Json::String(info.tier));
-  json.Set("threads", Json::Integer(info.num_threads));
+  json.Set("tier", Json::String(origin.tier));
+  json.Set("threads", Json::Integer(origin.num_threads));
   if (!answer.logprobs().empty()) json.Set("logprobs", LogprobsJson(answer.logprobs()));
   return json.ToCanonicalText();
 }
 
-std::string FormatClosingLine(const Answer& answer, const EmbeddedInfo& info) {
+std::string FormatAttentionMethods(const StepFigures& figures) {
+  std::string names;
+  for (const AttentionMethod method : kAttentionMethods) {
+    if ((figures.attention_methods >> static_cast<int>(method) & 1) == 0) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", AttentionMethodName(method));
+  }
+  return names;
+}
+
+std::string FormatClosingLine(const Answer& answer, const AnswerOrigin& origin) {
   const GenerateEvent& last = answer.last();
   const GenerateTiming& timing = last.timing;
   std::string line = absl::StrCat(FormatCount(last.prompt_tokens), " + ",
@@ -146,8 +123,11 @@ std::string FormatClosingLine(const Answer& answer, const EmbeddedInfo& info) {
         FormatRate(static_cast<double>(last.completion_tokens - 1) / timing.decode_seconds),
         " tok/s");
   }
-  absl::StrAppend(&line, "   ", info.tier, ", ", info.num_threads,
-                  info.num_threads == 1 ? " thread" : " threads", ", seed ", last.sampling.seed);
+  if (const std::string methods = FormatAttentionMethods(timing.figures); !methods.empty()) {
+    absl::StrAppend(&line, "   attention ", methods);
+  }
+  absl::StrAppend(&line, "   ", origin.tier, ", ", origin.num_threads,
+                  origin.num_threads == 1 ? " thread" : " threads", ", seed ", last.sampling.seed);
   return line;
 }
 
@@ -163,7 +143,20 @@ std::string FormatHashLine(const Answer& answer) {
   return line;
 }
 
-std::string FormatTimeLines(const Answer& answer) {
+std::string FormatTraffic(const StepFigures& figures) {
+  const auto words = [](const PortTraffic& traffic) {
+    return absl::StrCat(FormatCount(traffic.messages), " messages, ",
+                        FormatBytes(traffic.bytes_out), " out, ", FormatBytes(traffic.bytes_back),
+                        " back");
+  };
+  if (figures.attention_traffic.messages + figures.expert_traffic.messages == 0) return "";
+  return absl::StrCat("attention ", words(figures.attention_traffic), "; experts ",
+                      words(figures.expert_traffic),
+                      " (one message per expert: ", FormatCount(figures.naive_messages), ", ",
+                      FormatBytes(figures.naive_bytes), " each way)");
+}
+
+std::string FormatTimeLines(const Answer& answer, const AnswerOrigin& origin) {
   const GenerateTiming& timing = answer.last().timing;
   const StepFigures& figures = timing.figures;
   const double total = timing.prefill_seconds + timing.decode_seconds;
@@ -190,9 +183,19 @@ std::string FormatTimeLines(const Answer& answer) {
                           seconds * 1e3 / static_cast<double>(steps));
   }
   absl::StrAppend(&lines, "  ", FormatCount(figures.assignments),
-                  " assignments routed = ", FormatCount(figures.assignments - figures.dropped),
-                  " combined + ", FormatCount(figures.dropped),
-                  " dropped (dropless: no capacity set)\n");
+                  " assignments routed = ", FormatCount(figures.combined), " combined + ",
+                  FormatCount(figures.dropped), " dropped (",
+                  origin.capacity.empty() ? "dropless: no capacity set" : origin.capacity, ")\n");
+  absl::StrAppend(&lines, "  ", FormatCount(figures.dispatched_rows), " rows to experts, ",
+                  FormatCount(figures.reply_rows), " back");
+  if (figures.resends > 0) {
+    absl::StrAppendFormat(&lines, "; %s sent again in %s rounds, %.1f ms",
+                          FormatCount(figures.resent_rows), FormatCount(figures.resends),
+                          figures.stall_seconds * 1e3);
+  }
+  lines += "\n";
+  const std::string traffic = FormatTraffic(figures);
+  if (!traffic.empty()) absl::StrAppend(&lines, "  ", traffic, "\n");
   return lines;
 }
 

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/backend.h"
+
+#include "moebius/api/generate.h"
 #include "moebius/model/tokenizer.h"
-#include "node/embedded.h"
-#include "router_service/generate.h"
 
 namespace moebius {
 
@@ -36,16 +37,23 @@ class Answer {
 };
 
 /// The object of `generate --json`, one line.
-std::string FormatAnswerJson(const Answer& answer, const EmbeddedInfo& info);
+std::string FormatAnswerJson(const Answer& answer, const AnswerOrigin& origin);
 
 /// "26 + 64 tokens   prefill 5,210 tok/s   decode 412 tok/s   avx2, 2 threads, seed 7".
-std::string FormatClosingLine(const Answer& answer, const EmbeddedInfo& info);
+std::string FormatClosingLine(const Answer& answer, const AnswerOrigin& origin);
+
+/// "ring-pass-kv": how attention ranks shared the prompt. Empty with one rank.
+std::string FormatAttentionMethods(const StepFigures& figures);
 
 /// "tokens a41c7e02  logits 9be1f07d55c2a316   exact: yes   stop: eos 257".
 std::string FormatHashLine(const Answer& answer);
 
 /// Where the time of a token went, as bars; for --verbose. Empty without decode steps.
-std::string FormatTimeLines(const Answer& answer);
+std::string FormatTimeLines(const Answer& answer, const AnswerOrigin& origin);
+
+/// "1,068 messages, 412.0 KB out, 398.1 KB back …": what the answer's steps sent over the network,
+/// beside a protocol that asks each expert by itself. Empty where nothing was sent.
+std::string FormatTraffic(const StepFigures& figures);
 
 /// Chosen tokens with their logarithms and the best candidates, a line each.
 std::string FormatLogprobLines(const Answer& answer, const Tokenizer* tokenizer);

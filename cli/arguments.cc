@@ -2,20 +2,17 @@
 #include "cli/arguments.h"
 
 #include <cerrno>
-#include <charconv>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <limits>
 #include <memory>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
+#include "moebius/model/file.h"
 #include "moebius/model/json.h"
 
 namespace moebius {
@@ -23,84 +20,53 @@ namespace {
 
 constexpr int64_t kMaxPromptBytes = int64_t{256} << 20;
 
-absl::Status NotA(absl::string_view what, absl::string_view flag, absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat(flag, " needs ", what, ", not '", text, "'"));
-}
-
-template <typename T>
-absl::StatusOr<T> ParseWhole(absl::string_view what, absl::string_view flag,
-                             absl::string_view text) {
-  T value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error == std::errc::result_out_of_range) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " is out of range: ", text));
-  }
-  if (error != std::errc() || stop != end || text.empty()) return NotA(what, flag, text);
-  return value;
-}
-
 absl::StatusOr<std::vector<int64_t>> ParseIdsJson(absl::string_view text, const std::string& path) {
   MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, path, kMaxPromptBytes));
   std::vector<int64_t> ids;
   ids.reserve(json.elements().size());
   for (const Json& element : json.elements()) {
     if (element.kind() != Json::Kind::kInteger) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": element ", ids.size(),
-                                                     " of the array is ", element.KindName(),
-                                                     ", not an integer token id"));
+      const bool is_large = element.kind() == Json::Kind::kLargeInteger;
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ": element ", ids.size(), " of the array is ",
+          is_large ? absl::StrCat(element.large_integer()) : element.KindName(),
+          is_large ? ", which is no token id of any model" : ", not an integer token id"));
     }
     ids.push_back(element.integer());
   }
   return ids;
 }
 
-absl::StatusOr<std::vector<int64_t>> ParseIdsText(absl::string_view text, char separator,
-                                                  absl::string_view where) {
+// Every comma stands between two ids: one left out must not move the rest unseen.
+absl::StatusOr<std::vector<int64_t>> ParseIdsList(absl::string_view text) {
   std::vector<int64_t> ids;
-  for (absl::string_view word :
-       absl::StrSplit(text, separator == ',' ? absl::ByAnyChar(",") : absl::ByAnyChar(" \t\r\n"),
-                      absl::SkipWhitespace())) {
-    MOEBIUS_ASSIGN_OR_RETURN(const int64_t id, ParseInteger(where, word));
+  if (text.empty()) return ids;
+  for (absl::string_view word : absl::StrSplit(text, ',')) {
+    if (word.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--prompt-ids has no id at position ", ids.size(), " of its list"));
+    }
+    MOEBIUS_ASSIGN_OR_RETURN(const int64_t id, ParseInteger("--prompt-ids", word));
     ids.push_back(id);
   }
   return ids;
 }
 
+absl::StatusOr<std::vector<int64_t>> ParseIdsText(absl::string_view text, const std::string& path) {
+  std::vector<int64_t> ids;
+  for (absl::string_view word :
+       absl::StrSplit(text, absl::ByAnyChar(" \t\r\n"), absl::SkipWhitespace())) {
+    const absl::StatusOr<int64_t> id = ParseInteger(path, word);
+    if (!id.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": word ", ids.size(), " is '",
+                                                     PrintableName(word), "', not a token id"));
+    }
+    ids.push_back(*id);
+  }
+  return ids;
+}
+
 }  // namespace
-
-absl::StatusOr<double> ParseNumber(absl::string_view flag, absl::string_view text) {
-  MOEBIUS_ASSIGN_OR_RETURN(const double value, ParseWhole<double>("a number", flag, text));
-  if (!std::isfinite(value)) return NotA("a finite number", flag, text);
-  return value;
-}
-
-absl::StatusOr<int64_t> ParseInteger(absl::string_view flag, absl::string_view text) {
-  return ParseWhole<int64_t>("an integer", flag, text);
-}
-
-absl::StatusOr<uint64_t> ParseUnsigned(absl::string_view flag, absl::string_view text) {
-  return ParseWhole<uint64_t>("an integer from 0 to 2^64-1", flag, text);
-}
-
-absl::StatusOr<int64_t> ParseBytes(absl::string_view flag, absl::string_view text) {
-  absl::string_view digits = text;
-  int shift = 0;
-  if (!absl::ConsumeSuffix(&digits, "iB")) absl::ConsumeSuffix(&digits, "B");
-  if (absl::ConsumeSuffix(&digits, "K")) {
-    shift = 10;
-  } else if (absl::ConsumeSuffix(&digits, "M")) {
-    shift = 20;
-  } else if (absl::ConsumeSuffix(&digits, "G")) {
-    shift = 30;
-  }
-  const auto count = ParseWhole<int64_t>("a size", flag, digits);
-  if (!count.ok()) return NotA("a size such as 512MiB or 4GiB", flag, text);
-  if (*count < 1 || *count > (std::numeric_limits<int64_t>::max() >> shift)) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, " is out of range: ", text));
-  }
-  return *count << shift;
-}
 
 absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes) {
   std::unique_ptr<FILE, int (*)(FILE*)> opened(nullptr, &std::fclose);
@@ -132,7 +98,7 @@ absl::StatusOr<std::string> ReadInput(const std::string& path, int64_t max_bytes
 
 absl::StatusOr<std::vector<int64_t>> ReadPromptIds(const std::string& value) {
   if (value.find_first_not_of("0123456789,") == std::string::npos) {
-    return ParseIdsText(value, ',', "--prompt-ids");
+    return ParseIdsList(value);
   }
   absl::StatusOr<std::string> text = ReadInput(value, kMaxPromptBytes);
   if (!text.ok()) {
@@ -142,7 +108,7 @@ absl::StatusOr<std::vector<int64_t>> ReadPromptIds(const std::string& value) {
   }
   const absl::string_view trimmed = absl::StripAsciiWhitespace(*text);
   if (absl::StartsWith(trimmed, "[")) return ParseIdsJson(trimmed, value);
-  return ParseIdsText(trimmed, ' ', absl::StrCat("every word of ", value));
+  return ParseIdsText(trimmed, value);
 }
 
 std::string ShellQuote(const std::string& text) {

@@ -8,14 +8,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace moebius {
+#include "moebius/base/parse_number.h"
 
-/// Numbers of a command line, independent of the locale. INVALID_ARGUMENT quotes flag and value.
-absl::StatusOr<double> ParseNumber(absl::string_view flag, absl::string_view text);
-absl::StatusOr<int64_t> ParseInteger(absl::string_view flag, absl::string_view text);
-absl::StatusOr<uint64_t> ParseUnsigned(absl::string_view flag, absl::string_view text);
-/// A count of bytes with an optional K, M, G or KiB, MiB, GiB (all powers of 1,024).
-absl::StatusOr<int64_t> ParseBytes(absl::string_view flag, absl::string_view text);
+namespace moebius {
 
 /// The value of --prompt-ids: a comma list where it holds digits and commas only, else a file with
 /// a JSON array of integers or with numbers separated by white space. Ids are not judged here, the

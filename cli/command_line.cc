@@ -2,25 +2,32 @@
 // Commands, flags, help, and the words for what is not known.
 #include "cli/command_line.h"
 
-#include <algorithm>
 #include <cstdio>
-#include <initializer_list>
-#include <memory>
 #include <optional>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/balance_command.h"
+#include "cli/bench_command.h"
+#include "cli/bias_command.h"
+#include "cli/capacity_flags.h"
+#include "cli/certs_command.h"
+#include "cli/command_flags.h"
+#include "cli/completion_command.h"
 #include "cli/doctor_command.h"
 #include "cli/error_output.h"
-#include "cli/exit_code.h"
 #include "cli/generate_command.h"
 #include "cli/model_commands.h"
 #include "cli/model_logits.h"
-#include "cli/suggestion.h"
+#include "cli/placement_command_line.h"
+#include "cli/plan_attention_command.h"
+#include "cli/router_command_line.h"
+#include "cli/serve_command.h"
+#include "cli/unknown_words.h"
 #include "cli/version_command.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/exit_code.h"
 
 namespace moebius {
 namespace {
@@ -30,6 +37,7 @@ constexpr char kExamples[] =
 
 Examples:
   moebius generate --model models/demo --prompt "And the king said to them"
+  moebius route --model models/demo --prompt "And the king said to them" --layer 3
   moebius model inspect --model models/demo
   moebius doctor)";
 
@@ -41,10 +49,22 @@ Examples:
   moebius generate --model models/demo --prompt "def main" --temperature 0.8 --seed 7
   moebius generate --model models/demo --prompt-file chapter.txt --max-tokens 16 --json
   moebius generate --model models/demo --prompt-ids 256,72,105 --logprobs 3
+  moebius generate --router 127.0.0.1:43121 --prompt "And the king said to them"
 
 Without --temperature the model's generation_config.json decides, else the most probable token is
 taken. A text prompt gets the model's BOS id first, --prompt-ids gets none. Ctrl-C ends the answer;
 what came so far stays, with the finish reason "abort".)";
+
+constexpr char kServeExamples[] =
+    R"(Start a router, expert services and attention ranks on this host; Ctrl-C stops them all.
+
+Examples:
+  moebius serve --model models/demo
+  moebius serve --model models/demo --experts 4 --attention 2
+  moebius serve --model models/demo --experts 2 --restart --json
+  moebius serve --model models/demo --experts 2 --certs certs
+
+Each process has a port and a log file of its own. One that ends is told with its last lines.)";
 
 constexpr char kModelExamples[] =
     R"(What is in a model's folder, and is it whole; logits for comparison; small models to try.
@@ -53,7 +73,8 @@ Examples:
   moebius model inspect --model models/demo
   moebius model verify --model models/demo
   moebius model logits --model models/demo --prompt-ids 256,72,105 --out logits.safetensors
-  moebius model make --family qwen3_moe --out build/tiny)";
+  moebius model make --family qwen3_moe --out build/tiny
+  moebius model make --like olmoe-1b-7b --layers 4 --out olmoe-4)";
 
 constexpr char kDoctorExamples[] =
     R"(What this host has, and what would keep Moebius from running well on it.
@@ -62,91 +83,62 @@ Examples:
   moebius doctor
   moebius doctor --model models/demo --json)";
 
-// Examples come first in a command's own help, and stay out of the list of commands.
-class ExamplesFirst final : public CLI::Formatter {
- public:
-  explicit ExamplesFirst(const char* examples) : examples_(examples) {}
-  std::string make_description(const CLI::App*) const override {
-    return absl::StrCat(examples_, "\n\n");
-  }
+constexpr char kVersionExamples[] =
+    R"(Version, own path, and which kernels this CPU can run.
 
- private:
-  const char* const examples_;
-};
-
-CLI::App& AddCommand(CLI::App& app, const char* name, const char* description,
-                     const char* examples) {
-  CLI::App* command = app.add_subcommand(name, description);
-  command->formatter(std::make_shared<ExamplesFirst>(examples));
-  return *command;
-}
+Examples:
+  moebius version
+  moebius version --json)";
 
 // CLI11 splits flag groups, values and nesting; the values live here until a command runs.
 struct CommandLine {
   CLI::App app{"", "moebius"};
   GenerateFlags generate;
+  ServeFlags serve;
   ModelInspectOptions inspect;
   ModelVerifyOptions verify;
   ModelLogitsFlags logits;
   ModelMakeOptions make;
+  BenchCommandFlags bench;
+  PlanAttentionFlags plan_attention;
+  RouterCommandLine routers;
+  PlacementCommandLine placement;
+  BiasFlags bias;
+  CertsFlags certs;
+  CompletionFlags completion;
   std::string doctor_model;
   bool json = false;
   bool version = false;
 };
 
-// One flag that takes a text, the last one where it is repeated; numbers are read by the command.
-struct TextFlag {
-  const char* group;
-  const char* name;
-  const char* type;
-  std::optional<std::string>* value;
-  const char* description;
-};
-
-void AddTextFlags(CLI::App& command, std::initializer_list<TextFlag> flags) {
-  for (const TextFlag& flag : flags) {
-    command.add_option(flag.name, *flag.value, flag.description)
-        ->type_name(flag.type)
-        ->group(flag.group)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  }
-}
-
-// A flag that may be repeated; each time it takes one value.
-void AddRepeatedFlag(CLI::App& command, const TextFlag& flag, std::vector<std::string>* values) {
-  command.add_option(flag.name, *values, flag.description)
-      ->type_name(flag.type)
-      ->group(flag.group)
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false);
-}
-
-void AddModelFlag(CLI::App& command, std::string* model) {
-  command.add_option("--model", *model, "Model folder: config.json and safetensors")
-      ->type_name("DIR")
-      ->required();
-}
-
 void AddGenerate(CommandLine& line) {
   GenerateFlags& flags = line.generate;
   CLI::App& command = AddCommand(line.app, "generate", "Continue a prompt", kGenerateExamples);
-  AddModelFlag(command, &flags.model);
+  AddModelFlag(command, &flags.model, Presence::kOptional);
+  AddRouterFlags(command, &flags.router);
+  AddPromptFlags(command, &flags.prompt, &flags.prompt_file, &flags.prompt_ids);
   AddTextFlags(
       command,
-      {{"Prompt", "--prompt", "TEXT", &flags.prompt, "The text to continue"},
-       {"Prompt", "--prompt-file", "FILE", &flags.prompt_file,
-        "Its text, byte for byte; - is stdin"},
-       {"Prompt", "--prompt-ids", "IDS", &flags.prompt_ids,
-        "Token ids: 256,72,105 or a file with a JSON array or numbers"},
-       {"Sampling", "--max-tokens", "N", &flags.max_tokens,
+      {{"Sampling", "--max-tokens", "N", &flags.max_tokens,
         "Tokens to generate at most; 256, or what fits"},
        {"Sampling", "--temperature", "T", &flags.temperature, "0 takes the most probable token"},
        {"Sampling", "--top-k", "K", &flags.top_k, "Sample from the k most probable; 0 is off"},
        {"Sampling", "--top-p", "P", &flags.top_p,
         "Sample from the most probable that sum to p; 1 is off"},
+       {"Sampling", "--min-p", "P", &flags.min_p,
+        "Drop tokens below p times the most probable one; 0 is off"},
+       {"Sampling", "--repetition-penalty", "R", &flags.repetition_penalty,
+        "Of tokens in prompt and answer; 1 is off"},
+       {"Sampling", "--presence-penalty", "P", &flags.presence_penalty,
+        "Of tokens in the answer, once; 0 is off"},
+       {"Sampling", "--frequency-penalty", "P", &flags.frequency_penalty,
+        "Of tokens in the answer, each time; 0 is off"},
        {"Sampling", "--seed", "N", &flags.seed,
         "Same seed, same answer; drawn and shown where absent"},
+       {"Request", "--request-id", "ID", &flags.request_id,
+        "Runs once under this id; drawn where absent"},
+       {"Request", "--priority", "N", &flags.priority, "Higher first; 0"},
+       {"Request", "--deadline", "TIME", &flags.deadline, "Ends the request then, as 90s"},
        {"Output", "--logprobs", "N", &flags.logprobs, "Show the n best candidates of each token"},
        {"Machine", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"},
        {"Machine", "--tier", "NAME", &flags.tier,
@@ -160,6 +152,7 @@ void AddGenerate(CommandLine& line) {
         "neg-inf or zero; changes the answer"},
        {"Numerics", "--dtype", "TYPE", &flags.dtype,
         "bf16: round F16 or F32 weights, which are refused otherwise"}});
+  AddCapacityFlags(command, &flags.capacity);
   AddRepeatedFlag(command,
                   {"Sampling", "--stop", "TEXT", nullptr, "End before this text; may be repeated"},
                   &flags.stop);
@@ -167,6 +160,10 @@ void AddGenerate(CommandLine& line) {
       command,
       {"Sampling", "--stop-token-id", "ID", nullptr, "End before this token; may be repeated"},
       &flags.stop_token_ids);
+  AddRepeatedFlag(command,
+                  {"Sampling", "--logit-bias", "ID:BIAS", nullptr,
+                   "Add to a token's logit, as 101:-100; may be repeated"},
+                  &flags.logit_bias);
   command.add_flag("--ignore-eos", flags.ignore_eos, "Go on after the model's end marker")
       ->group("Sampling");
   command.add_flag("--json", flags.json, "One JSON object on stdout instead of text")
@@ -176,10 +173,53 @@ void AddGenerate(CommandLine& line) {
       ->group("Output");
 }
 
+void AddServe(CommandLine& line) {
+  ServeFlags& flags = line.serve;
+  CLI::App& command =
+      AddCommand(line.app, "serve", "Start a cluster of processes on this host", kServeExamples);
+  AddModelFlag(command, &flags.model, Presence::kRequired);
+  AddTextFlags(
+      command,
+      {{"Cluster", "--experts", "M", &flags.experts, "Expert services; 1"},
+       {"Cluster", "--attention", "N", &flags.attention, "Attention ranks; 1"},
+       {"Cluster", "--expert-replicas", "R", &flags.replicas,
+        "Services that hold each routed expert; 2, or 1 of 1"},
+       {"Cluster", "--attention-method", "NAME", &flags.attention_method,
+        "How ranks share a prompt: auto, all-gather, ring-pass-kv, ring-pass-q, ulysses or 2d"},
+       {"Cluster", "--placement", "FILE", &flags.placement,
+        "Which service holds which expert; docs/placement.md"},
+       {"Cluster", "--certs", "DIR", &flags.certs,
+        "Mutual TLS between all, with what `moebius certs init` has made"},
+       {"Cluster", "--transport", "KIND", &flags.transport, "auto, grpc or shm"},
+       {"Cluster", "--listen", "HOST:PORT", &flags.listen,
+        "Where experts of other hosts join; 127.0.0.1 and a free port"},
+       {"Cluster", "--advertise", "HOST:PORT", &flags.advertise, "How they reach --listen"},
+       {"Machine", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"},
+       {"Machine", "--tier", "NAME", &flags.tier, "Kernels; the best that run here"},
+       {"Machine", "--chunk", "N", &flags.chunk, "Prompt tokens in one step"},
+       {"Machine", "--kv-budget", "BYTES", &flags.kv_budget,
+        "Memory of all KV pools together, as 512MiB"},
+       {"Machine", "--log-dir", "DIR", &flags.log_dir, "A file for each process; a new folder"},
+       {"Numerics", "--span", "N", &flags.span, "Keys per attention span; changes the answer"},
+       {"Numerics", "--group-fill", "FILL", &flags.group_fill,
+        "neg-inf or zero; changes the answer"},
+       {"Numerics", "--dtype", "TYPE", &flags.dtype, "bf16: round F16 or F32 weights"}});
+  command.add_flag("--insecure", flags.insecure, "--listen beyond this host without --certs")
+      ->group("Cluster");
+  AddCapacityFlags(command, &flags.capacity);
+  AddTextFlags(command, {{"Bias", "--bias-balancer", "MODE", &flags.bias_balancer,
+                          "off, shadow or on: move the gates' biases; on changes answers"},
+                         {"Bias", "--bias-file", "FILE", &flags.bias_file,
+                          "Where the biases are kept; needed for on"}});
+  command.add_flag("--restart", flags.restart, "Start a process again that has died")
+      ->group("Cluster");
+  command.add_flag("--json", flags.json, "One JSON object a line on stdout for each event");
+}
+
 void AddModelLogits(CLI::App& model_command, ModelLogitsFlags& flags) {
   CLI::App& command = *model_command.add_subcommand(
       "logits", "Write logits and chosen experts of given token ids to a safetensors file");
-  AddModelFlag(command, &flags.model);
+  AddModelFlag(command, &flags.model, Presence::kRequired);
   command.add_option("--prompt-ids", flags.prompt_ids, "Token ids: 256,72,105 or a file")
       ->type_name("IDS")
       ->required();
@@ -215,75 +255,20 @@ void AddDoctor(CommandLine& line) {
 }
 
 void AddVersion(CommandLine& line) {
-  CLI::App* command =
-      line.app.add_subcommand("version", "Version, own path, and which kernels this CPU can run");
-  command->add_flag("--json", line.json, "One JSON object on stdout");
+  CLI::App& command =
+      AddCommand(line.app, "version", "Version, own path, and which kernels this CPU can run",
+                 kVersionExamples);
+  command.add_flag("--json", line.json, "One JSON object on stdout");
 }
 
-std::vector<std::string> CommandNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  return names;
-}
-
-const CLI::App* FindCommand(const CLI::App& app, const std::string& name) {
-  for (const CLI::App* command : app.get_subcommands({})) {
-    if (command->get_name() == name) return command;
-  }
-  return nullptr;
-}
-
-std::vector<std::string> FlagNames(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options({})) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  }
-  return names;
-}
-
-absl::Status UnknownWord(absl::string_view kind, const std::string& word,
-                         const std::vector<std::string>& known, const std::string& help) {
-  const std::string nearest = NearestWord(word, known);
-  std::string message = absl::StrCat("unknown ", kind, " '", word, "'");
-  if (!nearest.empty()) absl::StrAppend(&message, ", did you mean '", nearest, "'?");
-  return WithHint(absl::InvalidArgumentError(message), absl::StrCat("see: ", help, " --help"));
-}
-
-// How many of the words after a flag are its values.
-size_t NumValues(const CLI::Option& option) {
-  return static_cast<size_t>(std::max(0, option.get_items_expected_min()));
-}
-
-// Walks the words as CLI11 will, and refuses the first command or flag that nobody knows.
-absl::Status FindUnknownWords(const CLI::App& app, absl::Span<const std::string> words,
-                              const std::string& help) {
-  for (size_t index = 0; index < words.size(); ++index) {
-    const std::string& word = words[index];
-    if (word == "--") return absl::OkStatus();
-    if (absl::StartsWith(word, "--")) {
-      const std::string name = word.substr(0, word.find('='));
-      const CLI::Option* option = app.get_option_no_throw(name);
-      if (option == nullptr) return UnknownWord("flag", name, FlagNames(app), help);
-      if (name == word) index += NumValues(*option);
-      continue;
+// A flag that is given again overrides itself, in every command.
+void TakeLastOfRepeated(CLI::App& app) {
+  for (CLI::Option* option : app.get_options({})) {
+    if (option->get_multi_option_policy() == CLI::MultiOptionPolicy::Throw) {
+      option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
-    if (absl::StartsWith(word, "-")) {
-      if (app.get_option_no_throw(word) == nullptr) {
-        return UnknownWord("flag", word, FlagNames(app), help);
-      }
-      continue;
-    }
-    const CLI::App* command = FindCommand(app, word);
-    if (command == nullptr) {
-      return CommandNames(app).empty()
-                 ? WithHint(
-                       absl::InvalidArgumentError(absl::StrCat("unexpected word '", word, "'")),
-                       absl::StrCat("see: ", help, " --help"))
-                 : UnknownWord("command", word, CommandNames(app), help);
-    }
-    return FindUnknownWords(*command, words.subspan(index + 1), absl::StrCat(help, " ", word));
   }
-  return absl::OkStatus();
+  for (CLI::App* command : app.get_subcommands({})) TakeLastOfRepeated(*command);
 }
 
 int UsageError(const absl::Status& status, const std::vector<std::string>& arguments) {
@@ -296,7 +281,7 @@ int UsageError(const absl::Status& status, const std::vector<std::string>& argum
 int ReportModel(const absl::Status& status, bool json) {
   if (status.ok()) return kExitOk;
   PrintError(status, json ? OutputForm::kJson : OutputForm::kText);
-  return IsUsageError(status) ? kExitUsage : kExitModel;
+  return ExitCodeOfOpen(status);
 }
 
 int RunModel(const CommandLine& line, const CLI::App& command) {
@@ -312,11 +297,33 @@ int RunModel(const CommandLine& line, const CLI::App& command) {
   return kExitOk;
 }
 
+int RunPlan(const CommandLine& line, const CLI::App& command) {
+  if (command.got_subcommand("attention")) return RunPlanAttention(line.plan_attention);
+  std::fputs(command.help().c_str(), stdout);
+  return kExitOk;
+}
+
 int RunParsed(const CommandLine& line) {
   if (line.version) return RunVersion(/*json=*/false);
   if (line.app.got_subcommand("generate")) return RunGenerate(line.generate);
+  if (line.app.got_subcommand("serve")) return RunServe(line.serve);
+  if (const std::optional<int> code = RunRouterCommand(line.app, line.routers)) return *code;
+  if (line.app.got_subcommand("placement")) {
+    return RunPlacementCommand(*line.app.get_subcommand("placement"), line.placement);
+  }
+  if (line.app.got_subcommand("bias")) {
+    return RunBiasCommand(*line.app.get_subcommand("bias"), line.bias);
+  }
   if (line.app.got_subcommand("model")) return RunModel(line, *line.app.get_subcommand("model"));
+  if (line.app.got_subcommand("plan")) return RunPlan(line, *line.app.get_subcommand("plan"));
+  if (line.app.got_subcommand("bench")) {
+    return RunBenchCommand(*line.app.get_subcommand("bench"), line.bench);
+  }
+  if (line.app.got_subcommand("certs")) {
+    return RunCerts(*line.app.get_subcommand("certs"), line.certs);
+  }
   if (line.app.got_subcommand("doctor")) return RunDoctor(line.doctor_model, line.json);
+  if (line.app.got_subcommand("completion")) return RunCompletion(line.app, line.completion);
   if (line.app.got_subcommand("version")) return RunVersion(line.json);
   std::fputs(line.app.help().c_str(), stdout);
   return kExitOk;
@@ -324,14 +331,29 @@ int RunParsed(const CommandLine& line) {
 
 }  // namespace
 
-int RunCommandLine(const std::vector<std::string>& arguments) {
+int RunCommandLine(const std::vector<std::string>& words) {
+  // "moebius help generate" asks what "moebius generate --help" asks.
+  std::vector<std::string> arguments = words;
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.push_back("--help");
+  }
   CommandLine line;
-  line.app.formatter(std::make_shared<ExamplesFirst>(kExamples));
+  SetExamples(line.app, kExamples);
   line.app.add_flag("--version", line.version, "Version, own path and kernels");
   AddGenerate(line);
+  AddServe(line);
+  AddRouterCommands(line.app, line.routers);
+  AddPlacementCommands(line.app, line.placement);
+  AddBiasCommands(line.app, line.bias);
+  AddCerts(line.app, line.certs);
   AddModel(line);
+  AddPlan(line.app, line.plan_attention);
+  AddBenchCommands(line.app, line.bench);
   AddDoctor(line);
   AddVersion(line);
+  AddCompletion(line.app, line.completion);
+  TakeLastOfRepeated(line.app);
   if (const absl::Status status = FindUnknownWords(line.app, arguments, "moebius"); !status.ok()) {
     return UsageError(status, arguments);
   }
@@ -341,7 +363,8 @@ int RunCommandLine(const std::vector<std::string>& arguments) {
   } catch (const CLI::Success& help) {
     return line.app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return UsageError(WithHint(absl::InvalidArgumentError(error.what()), "see: moebius --help"),
+    return UsageError(WithHint(absl::InvalidArgumentError(error.what()),
+                               absl::StrCat("see: ", CommandPath(line.app, arguments), " --help")),
                       arguments);
   }
   return RunParsed(line);

@@ -13,17 +13,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cli/exit_code.h"
+#include "cli/host_facts.h"
 #include "cli/terminal.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/executor.h"
+#include "moebius/base/exit_code.h"
 #include "moebius/base/float_environment.h"
+#include "moebius/base/host_memory.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/kernels/tier.h"
 #include "moebius/model/checkpoint.h"
 #include "moebius/model/json.h"
-#include "node/host_memory.h"
 
 namespace moebius {
 namespace {
@@ -33,18 +34,6 @@ std::string FirstLine(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-std::string CpuName() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    const size_t colon = line.find(": ");
-    if (line.rfind("model name", 0) == 0 && colon != std::string::npos) {
-      return line.substr(colon + 2);
-    }
-  }
-  return "unknown CPU";
 }
 
 DoctorCheck CheckKernels() {
@@ -211,8 +200,9 @@ int RunDoctor(const std::string& model, bool json) {
     PrintJson(checks, ok);
   } else {
     for (const DoctorCheck& check : checks) {
-      absl::PrintF("%-8s %-15s %s\n", StateName(check.state), check.name, check.detail);
-      if (!check.hint.empty()) absl::PrintF("%-24s → %s\n", "", check.hint);
+      absl::PrintF("%-8s %-15s %s\n", StateName(check.state), check.name,
+                   EscapeControls(check.detail));
+      if (!check.hint.empty()) absl::PrintF("%-24s → %s\n", "", EscapeControls(check.hint));
     }
   }
   return ok ? kExitOk : kExitHost;

@@ -5,15 +5,12 @@
 
 #include "absl/status/status.h"
 
+#include "moebius/base/exit_code.h"
+
 namespace moebius {
 
 /// Whether results and errors are for people or for programs (--json).
 enum class OutputForm { kText, kJson };
-
-/// The status as people read it: "error: SENTENCE" and, on a second line, "hint: SENTENCE".
-/// Control characters of the message are escaped, so that a hostile file name cannot drive the
-/// terminal. No trailing newline.
-std::string FormatError(const absl::Status& status);
 
 /// {"code": "INVALID_ARGUMENT", "hint": …, "message": …, "retryable": …}, one line.
 std::string FormatErrorJson(const absl::Status& status);
@@ -21,7 +18,8 @@ std::string FormatErrorJson(const absl::Status& status);
 /// Writes one of the two to stderr.
 void PrintError(const absl::Status& status, OutputForm form);
 
-/// `text` with control characters, save newline and tab, made visible; UTF-8 is kept.
-std::string EscapeControls(const std::string& text);
+/// The exit code for a model that cannot be opened: usage for a flag's value, host for what this
+/// host cannot give, else model.
+ExitCode ExitCodeOfOpen(const absl::Status& status);
 
 }  // namespace moebius

@@ -7,16 +7,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/capacity_flags.h"
+#include "cli/router_flags.h"
 
+#include "moebius/api/generate.h"
 #include "node/embedded.h"
-#include "router_service/generate.h"
 
 namespace moebius {
 
 /// `moebius generate` as typed. Numbers stay text until ParseGenerateFlags: they are read without
 /// the locale and refused with a sentence.
 struct GenerateFlags {
-  std::string model;
+  std::string model;  // or a router
+  RouterCallFlags router;
   std::optional<std::string> prompt;
   std::optional<std::string> prompt_file;
   std::optional<std::string> prompt_ids;
@@ -24,7 +27,15 @@ struct GenerateFlags {
   std::optional<std::string> temperature;
   std::optional<std::string> top_k;
   std::optional<std::string> top_p;
+  std::optional<std::string> min_p;
+  std::optional<std::string> repetition_penalty;
+  std::optional<std::string> presence_penalty;
+  std::optional<std::string> frequency_penalty;
+  std::vector<std::string> logit_bias;  // "ID:BIAS"
   std::optional<std::string> seed;
+  std::optional<std::string> request_id;
+  std::optional<std::string> priority;
+  std::optional<std::string> deadline;
   std::vector<std::string> stop;
   std::vector<std::string> stop_token_ids;
   std::optional<std::string> logprobs;
@@ -37,6 +48,7 @@ struct GenerateFlags {
   std::optional<std::string> kv_budget;
   std::optional<std::string> chunk;
   std::optional<std::string> expert_pipelines;
+  CapacityFlags capacity;
   bool json = false;
   bool verbose = false;
   bool quiet = false;
@@ -44,8 +56,9 @@ struct GenerateFlags {
 
 /// The same with every value read. INVALID_ARGUMENT is a usage error.
 struct GenerateArguments {
-  EmbeddedOptions node;
-  GenerateRequest request;  // without token ids
+  EmbeddedOptions node;                 // of a model in this process
+  std::optional<ClientOptions> router;  // or who is asked
+  GenerateRequest request;              // without token ids
 };
 absl::StatusOr<GenerateArguments> ParseGenerateFlags(const GenerateFlags& flags);
 

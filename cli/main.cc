@@ -5,6 +5,11 @@
 
 #include "cli/command_line.h"
 
+#include "moebius/base/process.h"
+
 int main(int argc, char** argv) {
-  return moebius::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc));
+  moebius::PrepareProcess();
+  // Without a first word there is no name of the program either.
+  const std::vector<std::string> arguments(argc > 0 ? argv + 1 : argv, argv + argc);
+  return moebius::FinishOutput(moebius::RunCommandLine(arguments));
 }

@@ -35,7 +35,8 @@ struct ModelVerifyOptions {
 /// Flags of `moebius model make`; see RandomCheckpointOptions for what each size means.
 struct ModelMakeOptions {
   std::string out;
-  std::string family = "deepseek_v3";
+  std::string family;  // empty: deepseek_v3
+  std::string like;    // a published model's shape, which the other flags change
   std::string layers, hidden, vocab, positions;
   std::string heads, kv_heads, head_dim;
   std::string experts, top_k, groups, kept_groups, shared, intermediate;
@@ -58,8 +59,5 @@ CLI::App* AddModelMake(CLI::App& model_command, ModelMakeOptions& options);
 absl::Status RunModelInspect(const ModelInspectOptions& options);
 absl::Status RunModelVerify(const ModelVerifyOptions& options);
 absl::Status RunModelMake(const ModelMakeOptions& options);
-
-/// True for a flag's value that could not be read: exit code 2.
-bool IsUsageError(const absl::Status& status);
 
 }  // namespace moebius

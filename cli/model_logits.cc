@@ -11,13 +11,14 @@
 #include "absl/strings/str_format.h"
 #include "cli/arguments.h"
 #include "cli/error_output.h"
-#include "cli/exit_code.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/executor.h"
+#include "moebius/base/exit_code.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/tier.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/safetensors_writer.h"
 #include "node/embedded.h"
 #include "node/forced_logits.h"
 #include "node/logits_file.h"
@@ -124,14 +125,18 @@ int Fail(const absl::Status& status, ExitCode code) {
 int RunModelLogits(const ModelLogitsFlags& flags) {
   const absl::StatusOr<Arguments> arguments = ParseFlags(flags);
   if (!arguments.ok()) return Fail(arguments.status(), kExitUsage);
+  // A file that cannot be written would show after all the computing.
+  if (const absl::Status target = SafetensorsWriter::CheckTarget(flags.out); !target.ok()) {
+    return Fail(target, kExitFailed);
+  }
   absl::StatusOr<ForcedLogits> forced = absl::UnknownError("not computed");
   if (arguments->fast) {
     const auto node = EmbeddedNode::Open(arguments->node);
-    if (!node.ok()) return Fail(node.status(), kExitModel);
+    if (!node.ok()) return Fail(node.status(), ExitCodeOfOpen(node.status()));
     forced = (*node)->TeacherForced(arguments->token_ids);
   } else {
     const auto model = LoadReference(arguments->node);
-    if (!model.ok()) return Fail(model.status(), kExitModel);
+    if (!model.ok()) return Fail(model.status(), ExitCodeOfOpen(model.status()));
     Executor executor(arguments->node.num_threads);
     forced = ForwardReference(**model, executor, arguments->token_ids, /*rows=*/{});
   }

@@ -20,6 +20,8 @@ namespace {
 constexpr absl::Duration kFirstDraw = absl::Milliseconds(500);
 constexpr absl::Duration kRedraw = absl::Milliseconds(100);
 constexpr absl::Duration kLine = absl::Seconds(5);
+constexpr int kLeastBar = 5;
+constexpr int kMostBar = 40;
 
 }  // namespace
 
@@ -28,8 +30,8 @@ TerminalInfo DescribeTerminal(int fd) {
   info.is_terminal = isatty(fd) == 1;
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  info.may_color = info.is_terminal && (no_color == nullptr || *no_color == '\0') &&
-                   term != nullptr && std::strcmp(term, "dumb") != 0;
+  info.may_redraw = info.is_terminal && term != nullptr && std::strcmp(term, "dumb") != 0;
+  info.may_color = info.may_redraw && (no_color == nullptr || *no_color == '\0');
   winsize size = {};
   if (info.is_terminal && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     info.columns = size.ws_col;
@@ -50,6 +52,15 @@ std::string DrawBar(double fraction, int width) {
   }
   for (; drawn < width; ++drawn) out += "·";
   return out;
+}
+
+int DisplayWidth(absl::string_view text) {
+  int width = 0;
+  for (const char c : text) {
+    const bool continues = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+    if (!continues) ++width;
+  }
+  return width;
 }
 
 std::string FormatCount(int64_t value) {
@@ -77,13 +88,29 @@ std::string FormatBytes(int64_t bytes) {
   return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
+std::string ProgressLine(absl::string_view label, double fraction, absl::string_view detail,
+                         int columns) {
+  const double clamped = std::isfinite(fraction) ? std::clamp(fraction, 0.0, 1.0) : 0.0;
+  const std::string percent = absl::StrFormat("%3d %%", static_cast<int>(clamped * 100));
+  // The last column stays free: a full line would wrap, and no carriage return comes back over it.
+  const int room = columns - 1;
+  const int used = static_cast<int>(label.size() + detail.size()) + 9;
+  if (room - used >= kLeastBar) {
+    return absl::StrCat(label, " ", DrawBar(fraction, std::min(room - used, kMostBar)), " ",
+                        percent, "  ", detail);
+  }
+  std::string brief = absl::StrCat(label, " ", percent);
+  if (static_cast<int>(brief.size()) <= room) return brief;
+  return percent.substr(0, static_cast<size_t>(std::max(room, 0)));
+}
+
 Progress::Progress(std::string label, bool quiet, const Clock& clock)
     : label_(std::move(label)),
       quiet_(quiet),
       clock_(clock),
       terminal_(DescribeTerminal(STDERR_FILENO)),
       start_(clock.Now()),
-      next_(start_ + (terminal_.is_terminal ? kFirstDraw : kLine)) {}
+      next_(start_ + (terminal_.may_redraw ? kFirstDraw : kLine)) {}
 
 Progress::~Progress() { End(); }
 
@@ -91,17 +118,15 @@ void Progress::Update(int64_t done, int64_t total, absl::string_view detail) {
   const absl::Duration now = clock_.Now();
   if (quiet_ || now < next_ || total <= 0) return;
   const double fraction = static_cast<double>(done) / static_cast<double>(total);
-  if (!terminal_.is_terminal) {
+  if (!terminal_.may_redraw) {
     next_ = now + kLine;
     std::fprintf(stderr, "%s: %d %%, %s\n", label_.c_str(), static_cast<int>(fraction * 100),
                  std::string(detail).c_str());
     return;
   }
   next_ = now + kRedraw;
-  const int used = static_cast<int>(label_.size() + detail.size()) + 10;
-  const int width = std::clamp(terminal_.columns - used, 5, 40);
-  std::fprintf(stderr, "\r\x1b[K%s %s %3d %%  %s", label_.c_str(), DrawBar(fraction, width).c_str(),
-               static_cast<int>(fraction * 100), std::string(detail).c_str());
+  std::fprintf(stderr, "\r\x1b[K%s",
+               ProgressLine(label_, fraction, detail, terminal_.columns).c_str());
   std::fflush(stderr);
   drawn_ = true;
 }

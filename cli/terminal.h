@@ -14,13 +14,22 @@ namespace moebius {
 /// What may be written to a file descriptor.
 struct TerminalInfo {
   bool is_terminal = false;
-  bool may_color = false;  // a terminal, NO_COLOR unset or empty, TERM not "dumb"
+  bool may_redraw = false;  // a terminal, TERM set and not "dumb"
+  bool may_color = false;   // the same, NO_COLOR unset or empty
   int columns = 80;
 };
 TerminalInfo DescribeTerminal(int fd);
 
 /// `fraction` of `width` cells as a bar with eighths: "███▌····". Pure.
 std::string DrawBar(double fraction, int width);
+
+/// "loading ███▌···· 44 %  12.1 of 20.7 MB" in fewer than `columns` columns: first the bar and the
+/// detail, then the label give way. `label` and `detail` are ASCII. Pure.
+std::string ProgressLine(absl::string_view label, double fraction, absl::string_view detail,
+                         int columns);
+
+/// Columns that a UTF-8 text takes where each character takes one. Pure.
+int DisplayWidth(absl::string_view text);
 
 /// 5,210 or 412 or 8.13: as many digits as a rate needs. Pure; no locale.
 std::string FormatRate(double value);

@@ -10,6 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "expert_service/expert_loader.h"
+#include "moebius/base/check.h"
+#include "moebius/base/clock.h"
 #include "moebius/base/status.h"
 #include "moebius/routing/assignments.h"
 #include "moebius/routing/combine.h"
@@ -52,31 +55,34 @@ absl::StatusOr<std::unique_ptr<ExpertPipeline>> ExpertPipeline::Load(
     const Checkpoint& checkpoint, absl::Span<const HeldExpert> held, const Kernels& kernels,
     Executor& executor, const OnLoaded& on_loaded) {
   const ModelConfig& config = checkpoint.config();
-  for (const HeldExpert& each : held) MOEBIUS_RETURN_IF_ERROR(CheckExists(checkpoint, each));
+  MOEBIUS_ASSIGN_OR_RETURN(const int64_t total_bytes, PackedBytes(checkpoint, held));
   const std::set<HeldExpert> distinct(held.begin(), held.end());
-  const int64_t total_bytes = PackedBytes(checkpoint, held);
 
   std::unique_ptr<ExpertPipeline> pipeline(
       new ExpertPipeline(kernels, executor, config.hidden_size));
   pipeline->layers_.resize(static_cast<size_t>(config.num_layers));
-  for (const HeldExpert& each : distinct) {
-    MOEBIUS_ASSIGN_OR_RETURN(const ExpertWeights weights,
-                             checkpoint.ExpertSlice(each.layer, each.id));
-    auto packed = std::make_unique<const PackedExpert>(PackedExpert::Pack(
-        weights.gate.rows(), weights.up.rows(), weights.down.rows(), kernels.pair_order));
-    auto& layer = pipeline->layers_[static_cast<size_t>(each.layer.value())];
-    const auto id = static_cast<size_t>(each.id.value());
-    if (layer.size() <= id) layer.resize(id + 1);
-    pipeline->weight_bytes_ += static_cast<int64_t>(packed->bytes());
-    layer[id] = std::move(packed);
-    ++pipeline->num_held_;
-    if (on_loaded) on_loaded(pipeline->weight_bytes_, total_bytes);
-  }
+  const std::vector<HeldExpert> experts(distinct.begin(), distinct.end());
+  MOEBIUS_RETURN_IF_ERROR(
+      PackExperts(checkpoint, experts, kernels.pair_order, executor.num_threads(),
+                  [&](size_t index, std::unique_ptr<const PackedExpert> packed) {
+                    pipeline->Hold(experts[index], std::move(packed));
+                    if (on_loaded) on_loaded(pipeline->weight_bytes_, total_bytes);
+                  }));
   return pipeline;
 }
 
-int64_t ExpertPipeline::PackedBytes(const Checkpoint& checkpoint,
-                                    absl::Span<const HeldExpert> held) {
+void ExpertPipeline::Hold(const HeldExpert& held, std::unique_ptr<const PackedExpert> packed) {
+  auto& layer = layers_[static_cast<size_t>(held.layer.value())];
+  const auto id = static_cast<size_t>(held.id.value());
+  if (layer.size() <= id) layer.resize(id + 1);
+  weight_bytes_ += static_cast<int64_t>(packed->bytes());
+  layer[id] = std::move(packed);
+  ++num_held_;
+}
+
+absl::StatusOr<int64_t> ExpertPipeline::PackedBytes(const Checkpoint& checkpoint,
+                                                    absl::Span<const HeldExpert> held) {
+  for (const HeldExpert& each : held) MOEBIUS_RETURN_IF_ERROR(CheckExists(checkpoint, each));
   const std::set<HeldExpert> distinct(held.begin(), held.end());
   int64_t bytes = 0;
   for (const HeldExpert& each : distinct) {
@@ -113,7 +119,8 @@ absl::Status ExpertPipeline::CheckHeld(LayerId layer, const ServiceDispatch& dis
 }
 
 absl::Status ExpertPipeline::Forward(LayerId layer, const ServiceDispatch& dispatch, Bf16Rows rows,
-                                     MutableBf16Rows replies) {
+                                     MutableBf16Rows replies, const Pause& pause) {
+  MOEBIUS_CHECK(!is_paused_ || pause == nullptr);
   if (dispatch.num_rows() == 0) return absl::OkStatus();
   if (rows.width != hidden_size_ || replies.width != hidden_size_ ||
       replies.num_rows != dispatch.num_reply_rows || dispatch.row_ids.back() >= rows.num_rows) {
@@ -126,28 +133,49 @@ absl::Status ExpertPipeline::Forward(LayerId layer, const ServiceDispatch& dispa
   // One expert whose every row is a reply of its own: its outputs are the replies.
   const bool outputs_are_replies =
       dispatch.experts.size() == 1 && dispatch.num_reply_rows == dispatch.num_assignments();
-  if (!outputs_are_replies) outputs_.Reset(dispatch.num_assignments(), hidden_size_);
-  const MutableBf16Rows outputs = outputs_are_replies ? replies : outputs_.rows();
-  batches_.clear();
+  ForwardScratch& scratch = scratch_[is_paused_ ? 1 : 0];
+  if (!outputs_are_replies) scratch.outputs.Reset(dispatch.num_assignments(), hidden_size_);
+  const MutableBf16Rows outputs = outputs_are_replies ? replies : scratch.outputs.rows();
+  scratch.batches.clear();
   for (const ExpertSegment& segment : dispatch.experts) {
     ExpertBatch batch;
     batch.weights = Find(layer, segment.id);
     batch.row_indices = dispatch.expert_rows.subspan(
         static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin));
     batch.out = outputs.Slice(segment.begin, segment.end);
-    batches_.push_back(batch);
+    scratch.batches.push_back(batch);
   }
-  ForwardExperts(executor_, kernels_, batches_, rows, scratch_);
-  if (!outputs_are_replies) WriteReplies(dispatch, replies);
+  RunBatches(rows, pause, scratch);
+  if (!outputs_are_replies) WriteReplies(dispatch, replies, scratch);
   return absl::OkStatus();
 }
 
-void ExpertPipeline::WriteReplies(const ServiceDispatch& dispatch, MutableBf16Rows replies) {
-  reply_begin_.clear();
-  for (int64_t a = 0; a < dispatch.num_assignments(); ++a) {
-    if (dispatch.joins_previous[static_cast<size_t>(a)] == 0) reply_begin_.push_back(a);
+void ExpertPipeline::RunBatches(Bf16Rows rows, const Pause& pause, ForwardScratch& scratch) {
+  if (pause == nullptr) {
+    ForwardExperts(executor_, kernels_, scratch.batches, rows, scratch.experts);
+    return;
   }
-  reply_begin_.push_back(dispatch.num_assignments());
+  quanta_.Cut(scratch.batches);
+  for (size_t quantum = 0; quantum < quanta_.num_quanta(); ++quantum) {
+    if (quantum > 0) {
+      is_paused_ = true;
+      pause();
+      is_paused_ = false;
+    }
+    const absl::Duration begin = Clock::Monotonic().Now();
+    ForwardExperts(executor_, kernels_, quanta_.Quantum(quantum), rows, scratch.experts);
+    quanta_.OnRun(quantum, Clock::Monotonic().Now() - begin);
+  }
+}
+
+void ExpertPipeline::WriteReplies(const ServiceDispatch& dispatch, MutableBf16Rows replies,
+                                  ForwardScratch& scratch) {
+  std::vector<int64_t>& reply_begin = scratch.reply_begin;
+  reply_begin.clear();
+  for (int64_t a = 0; a < dispatch.num_assignments(); ++a) {
+    if (dispatch.joins_previous[static_cast<size_t>(a)] == 0) reply_begin.push_back(a);
+  }
+  reply_begin.push_back(dispatch.num_assignments());
   const int64_t replies_per_task = std::max<int64_t>(1, kTaskElements / hidden_size_);
   const int64_t num_tasks = (replies.num_rows + replies_per_task - 1) / replies_per_task;
   executor_.ParallelFor(num_tasks, [&](int64_t task, int) {
@@ -155,11 +183,11 @@ void ExpertPipeline::WriteReplies(const ServiceDispatch& dispatch, MutableBf16Ro
     const int64_t end = std::min((task + 1) * replies_per_task, replies.num_rows);
     for (int64_t reply = task * replies_per_task; reply < end; ++reply) {
       terms.clear();
-      for (int64_t a = reply_begin_[static_cast<size_t>(reply)];
-           a < reply_begin_[static_cast<size_t>(reply) + 1]; ++a) {
+      for (int64_t a = reply_begin[static_cast<size_t>(reply)];
+           a < reply_begin[static_cast<size_t>(reply) + 1]; ++a) {
         const auto index = static_cast<size_t>(a);
-        terms.push_back(
-            SumTerm{dispatch.weights[index], outputs_.rows().row(dispatch.expert_position[index])});
+        terms.push_back(SumTerm{dispatch.weights[index],
+                                scratch.outputs.rows().row(dispatch.expert_position[index])});
       }
       if (terms.size() == 1) {
         std::copy_n(terms[0].values, hidden_size_, replies.row(reply));

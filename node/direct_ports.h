@@ -37,8 +37,10 @@ class DirectExperts final : public ExpertPort {
       : executor_(*executor), pipelines_(std::move(pipelines)) {}
 
   absl::Status BeginStep(const StepPlan&) override { return absl::OkStatus(); }
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, Bf16Rows rows,
-                       absl::Span<const MutableBf16Rows> replies) override;
+  /// No service fails alone: what one cannot do here no other could.
+  absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round, Bf16Rows rows,
+                       absl::Span<const MutableBf16Rows> replies,
+                       std::vector<ServiceId>* failed) override;
   void EndStep() override {}
 
  private:

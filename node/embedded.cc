@@ -14,14 +14,18 @@
 #include "moebius/base/error.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/hash.h"
+#include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/model/checkpoint.h"
 #include "moebius/placement/placement.h"
 #include "node/direct_ports.h"
 #include "node/forced_run.h"
-#include "node/host_memory.h"
+#include "node/weight_bytes.h"
+#include "router_service/expert_load.h"
 #include "router_service/lead.h"
+#include "router_service/lead_front.h"
+#include "router_service/request_log.h"
 #include "router_service/row_pipeline.h"
 
 namespace moebius {
@@ -40,9 +44,9 @@ absl::StatusOr<const Kernels*> ChooseKernels(std::optional<Tier> tier) {
   for (const TierReport& report : TierReports()) {
     if (report.tier == *tier) reason = report.reason;
   }
-  return WithHint(absl::FailedPreconditionError(
-                      absl::StrCat("tier ", TierName(*tier), " cannot run on this host: ", reason)),
-                  "leave the choice to Moebius; all tiers give the same bits");
+  return AsHostError(WithHint(absl::FailedPreconditionError(absl::StrCat(
+                                  "tier ", TierName(*tier), " cannot run on this host: ", reason)),
+                              "leave the choice to Moebius; all tiers give the same bits"));
 }
 
 absl::StatusOr<std::unique_ptr<const Checkpoint>> OpenCheckpoint(const EmbeddedOptions& options) {
@@ -63,28 +67,6 @@ absl::StatusOr<Placement> MakePlacement(const ModelConfig& config, int num_servi
   options.num_services = num_services;
   options.shared_slice_replicas = 1;  // one memory holds them all
   return Placement::Static(shape, options);
-}
-
-// What generation_config.json suggests, else greedy.
-SamplingParams DefaultSampling(const GenerationDefaults& generation) {
-  SamplingParams sampling;
-  if (generation.do_sample == false) return sampling;
-  sampling.temperature = generation.temperature.value_or(generation.do_sample == true ? 1.0 : 0.0);
-  sampling.top_p = generation.top_p.value_or(sampling.top_p);
-  sampling.top_k = generation.top_k.value_or(sampling.top_k);
-  return sampling;
-}
-
-// Bytes that the parameters outside the feed-forward part take as bf16.
-int64_t OtherBytes(const Checkpoint& checkpoint) {
-  int64_t bytes = 0;
-  for (const Parameter& parameter : checkpoint.match().parameters) {
-    if (parameter.key.part >= Part::kSharedGate) continue;
-    int64_t elements = 1;
-    for (const int64_t size : parameter.shape) elements *= size;
-    bytes += elements * 2;
-  }
-  return bytes;
 }
 
 // Adds up the progress of parts that are loaded one after the other.
@@ -129,12 +111,14 @@ class EmbeddedNode::Impl {
   ~Impl() {
     if (lead_ == nullptr) return;
     lead_->Shutdown();
-    stepping_thread_.join();
+    // Absent where the host refused the thread.
+    if (stepping_thread_.joinable()) stepping_thread_.join();
   }
 
   const ModelConfig& config() const { return checkpoint_->config(); }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Lead& lead() { return *lead_; }
+  RouterFront& front() { return *front_; }
 
   EmbeddedInfo info() const {
     EmbeddedInfo info;
@@ -142,6 +126,7 @@ class EmbeddedNode::Impl {
     info.num_threads = executor_->num_threads();
     info.config_hash = FormatHash64(checkpoint_->config_hash());
     info.model_hash = FormatHash64(checkpoint_->model_hash());
+    info.settings_not_applied = checkpoint_->generation_defaults().not_applied;
     info.weight_bytes = weight_bytes_;
     info.kv_budget_bytes = kv_budget_bytes_;
     const KvPool pool = rows_->kv_pool();
@@ -163,14 +148,11 @@ class EmbeddedNode::Impl {
     const HostMemory memory = ReadHostMemory();
     kv_budget_bytes_ =
         options.kv_budget_bytes > 0 ? options.kv_budget_bytes : DefaultKvBudgetBytes(memory);
-    std::vector<std::vector<HeldExpert>> held;
-    int64_t expert_bytes = 0;
-    for (int32_t service = 0; service < placement_.num_services(); ++service) {
-      held.push_back(placement_.HeldBy(ServiceId(service)));
-      expert_bytes += ExpertPipeline::PackedBytes(*checkpoint_, held.back());
-    }
-    const int64_t other_bytes = OtherBytes(*checkpoint_);
-    MOEBIUS_RETURN_IF_ERROR(CheckMemory(memory, expert_bytes + other_bytes));
+    const int64_t expert_bytes = ExpertBytes(*checkpoint_, placement_);
+    const int64_t other_bytes = BytesBesideExperts(*checkpoint_);
+    MOEBIUS_RETURN_IF_ERROR(WithHint(
+        CheckFits(memory, expert_bytes + other_bytes, kv_budget_bytes_),
+        "give a smaller --kv-budget, raise the memory limit, or spread the experts over hosts"));
 
     LoadMeter meter(options, expert_bytes + other_bytes);
     MOEBIUS_ASSIGN_OR_RETURN(weights_, RouterWeights::Load(*checkpoint_, *kernels_));
@@ -179,10 +161,11 @@ class EmbeddedNode::Impl {
     meter.EndPart(other_bytes);
     weight_bytes_ = weights_.bytes() + attention_->weight_bytes();
     std::vector<ExpertPipeline*> pipelines;
-    for (const std::vector<HeldExpert>& ids : held) {
+    for (int32_t service = 0; service < placement_.num_services(); ++service) {
       MOEBIUS_ASSIGN_OR_RETURN(
           std::unique_ptr<ExpertPipeline> pipeline,
-          ExpertPipeline::Load(*checkpoint_, ids, *kernels_, *executor_,
+          ExpertPipeline::Load(*checkpoint_, placement_.HeldBy(ServiceId(service)), *kernels_,
+                               *executor_,
                                [&meter](int64_t loaded, int64_t) { meter.Report(loaded); }));
       meter.EndPart(pipeline->weight_bytes());
       weight_bytes_ += pipeline->weight_bytes();
@@ -192,17 +175,6 @@ class EmbeddedNode::Impl {
     attention_port_ = std::make_unique<DirectAttention>(attention_.get());
     expert_port_ = std::make_unique<DirectExperts>(executor_.get(), std::move(pipelines));
     return absl::OkStatus();
-  }
-
-  absl::Status CheckMemory(const HostMemory& memory, int64_t weight_bytes) const {
-    const int64_t needed = weight_bytes + kv_budget_bytes_;
-    if (memory.limit_bytes == 0 || needed <= memory.limit_bytes) return absl::OkStatus();
-    return WithHint(
-        absl::ResourceExhaustedError(
-            absl::StrCat("weights need ", weight_bytes, " bytes and the KV pool ", kv_budget_bytes_,
-                         ", together more than the ", memory.limit_bytes,
-                         " that this process may use (by ", memory.source, ")")),
-        "give a smaller --kv-budget, raise the memory limit, or spread the experts over hosts");
   }
 
   void Start(const EmbeddedOptions& options) {
@@ -215,19 +187,58 @@ class EmbeddedNode::Impl {
     parts.attention = attention_port_.get();
     parts.experts = expert_port_.get();
     parts.placement = &placement_;
+    load_ = std::make_unique<ExpertLoad>(config().moe_layers, config().gate.num_experts,
+                                         !options.capacity.dropless());
+    parts.load = load_.get();
+    parts.capacity = options.capacity;
+    biases_ = MakeBiasControl(options.biases, *checkpoint_, weights_);
+    parts.biases = biases_.get();
     rows_ = std::make_unique<RowPipeline>(parts);
     chunk_rows_ = options.chunk_rows > 0 ? options.chunk_rows : options.row_budget;
 
-    LeadOptions lead;
-    lead.schedule.row_budget = options.row_budget;
-    lead.schedule.chunk_rows = chunk_rows_;
-    lead.vocab_size = config().vocab_size;
-    lead.max_positions = config().max_positions;
-    lead.eos_token_ids = config().eos_token_ids;
-    lead.sampling = DefaultSampling(checkpoint_->generation_defaults());
+    LeadOptions lead = BuildLeadOptions(*checkpoint_, options.row_budget, chunk_rows_);
+    lead.capacity = options.capacity;
     lead_ = std::make_unique<Lead>(lead, rows_.get(), executor_.get(), tokenizer_.get(),
                                    Clock::Monotonic());
+    lead_->SetLog(&log_);
+    MakeFront(options, lead);
     stepping_thread_ = std::thread([this] { StepUntilShutdown(); });
+  }
+
+  void MakeFront(const EmbeddedOptions& options, const LeadOptions& lead) {
+    LeadFront::Parts parts;
+    parts.lead = lead_.get();
+    parts.rows = rows_.get();
+    parts.executor = executor_.get();
+    parts.checkpoint = checkpoint_.get();
+    parts.weights = &weights_;
+    parts.placement = &placement_;
+    parts.load = load_.get();
+    parts.log = &log_;
+    parts.biases = biases_.get();
+    parts.roster = [this] { return Roster(); };
+    LeadFront::Facts facts;
+    facts.options = lead;
+    facts.model = DescribeModel(*checkpoint_, options.model_path, lead.sampling,
+                                tokenizer_ == nullptr ? "" : tokenizer_->name());
+    facts.version = MOEBIUS_VERSION;
+    facts.topology = "embedded";
+    facts.tier = std::string(TierName(kernels_->tier));
+    front_ = std::make_unique<LeadFront>(std::move(parts), std::move(facts));
+  }
+
+  // Everything is in this process, and loaded.
+  RosterFacts Roster() const {
+    RosterFacts roster;
+    roster.epoch = placement_.epoch().value();
+    roster.services.push_back({"router", "router", "usable", "", ""});
+    roster.services.push_back({"attention-0", "attention", "usable", "", ""});
+    for (int32_t service = 0; service < placement_.num_services(); ++service) {
+      roster.services.push_back(
+          {absl::StrCat("expert-", service), "expert", "usable", "",
+           absl::StrCat(placement_.HeldBy(ServiceId(service)).size(), " sets of weights")});
+    }
+    return roster;
   }
 
   // Whole steps are one body: all their phases and both direct ports run inline on the executor.
@@ -258,8 +269,12 @@ class EmbeddedNode::Impl {
   std::vector<std::unique_ptr<ExpertPipeline>> experts_;
   std::unique_ptr<DirectAttention> attention_port_;
   std::unique_ptr<DirectExperts> expert_port_;
+  std::unique_ptr<ExpertLoad> load_;
+  std::unique_ptr<BiasControl> biases_;
   std::unique_ptr<RowPipeline> rows_;
+  RequestLog log_;
   std::unique_ptr<Lead> lead_;
+  std::unique_ptr<LeadFront> front_;
   std::thread stepping_thread_;
 };
 
@@ -274,6 +289,7 @@ absl::StatusOr<std::unique_ptr<EmbeddedNode>> EmbeddedNode::Open(const EmbeddedO
 const ModelConfig& EmbeddedNode::config() const { return impl_->config(); }
 const Tokenizer* EmbeddedNode::tokenizer() const { return impl_->tokenizer(); }
 EmbeddedInfo EmbeddedNode::info() const { return impl_->info(); }
+RouterFront& EmbeddedNode::front() { return impl_->front(); }
 LeadUsage EmbeddedNode::usage() const { return impl_->lead().usage(); }
 LeadCounters EmbeddedNode::counters() const { return impl_->lead().counters(); }
 

@@ -12,11 +12,14 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "moebius/api/generate.h"
 #include "moebius/kernels/tier.h"
 #include "moebius/model/model_config.h"
 #include "moebius/model/tokenizer.h"
+#include "moebius/routing/capacity.h"
 #include "node/forced_logits.h"
-#include "router_service/generate.h"
+#include "router_service/bias_control.h"
+#include "router_service/front.h"
 #include "router_service/generate_stream.h"
 #include "router_service/lead.h"
 
@@ -41,6 +44,8 @@ struct EmbeddedOptions {
   int64_t chunk_rows = 0;        // rows of one prompt in one step; 0: the row budget
   int64_t kv_budget_bytes = 0;   // a quarter of the memory that this process may use
   int num_expert_pipelines = 1;  // expert ids are cut into so many contiguous ranges
+  CapacityPolicy capacity;       // of each expert in a step; dropless
+  BiasControlOptions biases;     // off; kept nowhere
   std::function<void(const LoadProgress&)> on_load;  // on the caller's thread of Open
 };
 
@@ -50,6 +55,7 @@ struct EmbeddedInfo {
   int num_threads = 0;
   std::string config_hash;  // 16 hexadecimal digits
   std::string model_hash;
+  std::vector<std::string> settings_not_applied;  // GenerationDefaults::not_applied
   int64_t weight_bytes = 0;
   int64_t kv_budget_bytes = 0;
   int64_t kv_capacity_tokens = 0;
@@ -74,6 +80,9 @@ class EmbeddedNode {
   EmbeddedInfo info() const;
   LeadUsage usage() const;
   LeadCounters counters() const;
+
+  /// All that a router offers, dry runs and load included. Lives as long as the node.
+  RouterFront& front();
 
   /// Checks and queues a request (Lead::Submit has the refusals). The stream is read by one thread
   /// and must not be read after the node's end.

@@ -11,11 +11,9 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 128;
-
 absl::Status Invalid(const std::string& message) { return absl::InvalidArgumentError(message); }
 
-absl::Status CheckPrompt(absl::Span<const int64_t> ids, int64_t vocab_size) {
+absl::Status CheckPromptIds(absl::Span<const int64_t> ids, int64_t vocab_size) {
   if (ids.empty()) {
     return WithHint(Invalid("the prompt has no token ids; at least one is needed"),
                     "give a prompt, or begin with the model's BOS id");
@@ -106,11 +104,11 @@ absl::StatusOr<AdmittedRequest> AdmitRequest(const GenerateRequest& request,
                                              const std::string& drawn_id, uint64_t drawn_seed) {
   AdmittedRequest admitted;
   admitted.request_id = request.request_id.empty() ? drawn_id : request.request_id;
-  if (admitted.request_id.size() > kMaxRequestIdBytes) {
+  if (static_cast<int64_t>(admitted.request_id.size()) > kMaxRequestIdBytes) {
     return Invalid(absl::StrCat("request_id has ", admitted.request_id.size(),
                                 " bytes, the limit is ", kMaxRequestIdBytes));
   }
-  MOEBIUS_RETURN_IF_ERROR(CheckPrompt(request.token_ids, options.vocab_size));
+  MOEBIUS_RETURN_IF_ERROR(CheckPromptIds(request.token_ids, options.vocab_size));
   MOEBIUS_ASSIGN_OR_RETURN(admitted.max_tokens, EffectiveMaxTokens(request, options));
   MOEBIUS_RETURN_IF_ERROR(FillSampling(request, options, drawn_seed, &admitted));
   MOEBIUS_RETURN_IF_ERROR(FillStops(request, options, &admitted));

@@ -7,13 +7,15 @@
 
 #include "absl/status/statusor.h"
 
-#include "router_service/generate.h"
+#include "moebius/api/generate.h"
 #include "router_service/lead_options.h"
 #include "router_service/ports.h"
 #include "router_service/sampler.h"
 #include "router_service/stop_matcher.h"
 
 namespace moebius {
+
+inline constexpr int64_t kMaxRequestIdBytes = 128;
 
 /// A request that passed: every value is in range and every default is filled in.
 struct AdmittedRequest {

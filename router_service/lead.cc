@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -13,14 +12,23 @@
 #include "moebius/base/error.h"
 #include "moebius/base/mutex.h"
 #include "moebius/base/random.h"
+#include "moebius/base/status.h"
 #include "router_service/admission.h"
+#include "router_service/asked_requests.h"
+#include "router_service/exactness.h"
+#include "router_service/outage.h"
 #include "router_service/session.h"
+#include "router_service/step_errands.h"
+#include "router_service/wake_signal.h"
 
 namespace moebius {
 namespace {
 
 // Seeds that are drawn stay below 2^53, so that every JSON reader keeps them whole.
 uint64_t DrawSeed() { return SeedFromSystem() >> 11; }
+
+// How long a step that waits for services holds the stepping thread: cancelled requests end within.
+constexpr absl::Duration kOutageWait = absl::Milliseconds(20);
 
 // Running requests in the order in which the queue lets them in.
 bool EntersBefore(const Session& a, const Session& b) {
@@ -40,33 +48,40 @@ class Lead::Impl {
         tokenizer_(tokenizer),
         clock_(clock),
         pool_(owner->kv_pool()),
-        wake_(std::make_shared<Wake>()) {}
+        wake_(std::make_shared<WakeSignal>()),
+        step_(options.first_step),
+        outage_(options.max_outage) {}
 
   absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request) {
-    absl::StatusOr<std::shared_ptr<GenerateStream>> stream = TrySubmit(request);
-    MutexLock lock(mutex_);
-    ++counters_.requests;
-    if (!stream.ok()) ++counters_.rejected;
+    bool is_followed = false;
+    absl::StatusOr<std::shared_ptr<GenerateStream>> stream = TrySubmit(request, &is_followed);
+    if (!is_followed) meter_.OnSubmitted(stream.status());
     return stream;
   }
 
+  void NoteRefused(const absl::Status& reason) { meter_.OnSubmitted(reason); }
+
   bool RunOneStep() {
+    const bool ran_errand = errands_.RunOne(&step_);
     AcceptSubmissions();
     EndCancelled();
     AdmitQueued();
     const std::vector<ScheduledRows> schedule = Schedule();
-    if (schedule.empty()) return false;
+    if (schedule.empty()) return ran_errand;
+    if (outage_.is_open() && owner_->WaitUntilUsable(absl::ZeroDuration())) outage_.End();
     RunSchedule(schedule, Isolation::kTogether);
     EndCancelled();
     PublishUsage();
     return true;
   }
 
-  void WaitForWork(absl::Duration timeout) {
-    MutexLock lock(wake_->mutex);
-    if (!wake_->raised) wake_->condition.WaitWithTimeout(wake_->mutex, timeout);
-    wake_->raised = false;
+  absl::Status RunBetweenSteps(StepErrands::Body body, absl::Duration timeout) {
+    return errands_.Run(body, timeout, [this] { wake_->Raise(); });
   }
+
+  void SetLog(RequestLog* log) { log_ = log; }
+
+  void WaitForWork(absl::Duration timeout) { wake_->Wait(timeout); }
 
   // Only after Shutdown, when nobody steps any more.
   void EndEverything() {
@@ -79,6 +94,7 @@ class Lead::Impl {
       MutexLock lock(mutex_);
       shut_down_ = true;
     }
+    errands_.Shutdown();
     wake_->Raise();
   }
 
@@ -94,28 +110,18 @@ class Lead::Impl {
     return usage;
   }
 
-  LeadCounters counters() const {
-    MutexLock lock(mutex_);
-    return counters_;
+  const LeadMeter& meter() const { return meter_; }
+  void CountForward(const StepFigures& figures, const Exactness& exactness) {
+    meter_.OnForward(figures, exactness);
   }
 
  private:
   using SessionPointer = std::unique_ptr<Session>;
   enum class Isolation { kTogether, kAlone };
 
-  // Outlives the lead: a reader may wake it after its end.
-  struct Wake {
-    Mutex mutex;
-    CondVar condition;
-    bool raised = false;
-    void Raise() {
-      MutexLock lock(mutex);
-      raised = true;
-      condition.SignalAll();
-    }
-  };
-
-  absl::StatusOr<std::shared_ptr<GenerateStream>> TrySubmit(const GenerateRequest& request) {
+  // `is_followed`: the stream is of a request that runs already.
+  absl::StatusOr<std::shared_ptr<GenerateStream>> TrySubmit(const GenerateRequest& request,
+                                                            bool* is_followed) {
     if (!request.stop.empty() && tokenizer_ == nullptr) {
       return WithHint(
           absl::UnimplementedError("stop strings need a tokenizer that this build reads"),
@@ -125,11 +131,16 @@ class Lead::Impl {
     absl::StatusOr<AdmittedRequest> admitted =
         AdmitRequest(request, options_, pool_, absl::StrCat("request-", absl::Hex(seed)), seed);
     if (!admitted.ok()) return admitted.status();
-    auto stream = std::make_shared<GenerateStream>(static_cast<size_t>(options_.max_queued_events),
-                                                   [wake = wake_] { wake->Raise(); });
+    auto stream = std::make_shared<GenerateStream>(
+        static_cast<size_t>(options_.max_queued_events), [wake = wake_] { wake->Raise(); },
+        request.request_id.empty() ? 0 : static_cast<size_t>(options_.max_replayed_events));
     {
       MutexLock lock(mutex_);
       if (shut_down_) return absl::UnavailableError("shutting down: no new requests are taken");
+      MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<GenerateStream> follower,
+                               asked_.Follow(admitted->request_id, request));
+      *is_followed = follower != nullptr;
+      if (*is_followed) return follower;
       const int64_t waiting = usage_.queued_requests + static_cast<int64_t>(submitted_.size());
       if (waiting >= options_.max_queued_requests) {
         return WithHint(
@@ -137,13 +148,13 @@ class Lead::Impl {
                 waiting, " requests are queued, the limit is ", options_.max_queued_requests)),
             "try again later");
       }
-      if (!ids_.insert(admitted->request_id).second) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("request_id '", admitted->request_id, "' is running"));
-      }
+      asked_.Add(admitted->request_id, request, stream);
       const uint64_t arrival = next_session_++;
       submitted_.push_back(std::make_unique<Session>(SessionId(arrival), *std::move(admitted),
                                                      request, tokenizer_, stream, clock_.Now()));
+      submitted_.back()->SetLog(log_);
+      submitted_.back()->SetCapacity(options_.capacity);
+      if (log_ != nullptr) log_->OnQueued(submitted_.back()->request_id());
     }
     wake_->Raise();
     return stream;
@@ -168,7 +179,7 @@ class Lead::Impl {
         Fail(*session, absl::UnavailableError("shutting down"));
       } else if (session->cancelled()) {
         session->FinishAborted(now);
-        Count(&LeadCounters::cancelled);
+        meter_.OnCancelled();
       } else if (now >= session->deadline()) {
         Fail(*session, absl::DeadlineExceededError(absl::StrCat("the deadline passed after ",
                                                                 session->num_generated(), " of ",
@@ -192,7 +203,9 @@ class Lead::Impl {
       if (static_cast<int64_t>(running_.size()) >= options_.max_running_sessions) break;
       if (reserved_blocks_ + session.kv_blocks() > pool_.num_blocks) break;
       reserved_blocks_ += session.kv_blocks();
-      session.OnAdmitted(clock_.Now());
+      const absl::Duration now = clock_.Now();
+      session.OnAdmitted(now);
+      meter_.OnAdmitted(session.prompt_length(), now - session.submitted_at());
       by_id_[session.id().value()] = &session;
       running_.push_back(std::move(queued_[admitted]));
     }
@@ -213,6 +226,8 @@ class Lead::Impl {
     const absl::Status status = RunStepWithRetries();
     if (status.ok()) {
       DeliverStep(schedule);
+    } else if ((misses_service_ || lost_kv_) && !is_shut_down() && outage_.OnMissed(clock_.Now())) {
+      owner_->WaitUntilUsable(kOutageWait);  // then what is pending is scheduled again
     } else if (isolation == Isolation::kAlone || schedule.size() == 1) {
       Fail(*by_id_.at(schedule[0].session.value()), status);
     } else {
@@ -237,20 +252,31 @@ class Lead::Impl {
 
   absl::Status RunStepWithRetries() {
     absl::Status status;
+    misses_service_ = false;
+    lost_kv_ = false;
     for (int64_t attempt = 0; attempt < options_.max_step_attempts; ++attempt) {
       request_.plan.attempt = static_cast<uint64_t>(attempt);
       status = owner_->RunStep(request_, &result_);
-      MutexLock lock(mutex_);
-      ++counters_.steps;
-      if (status.ok()) {
-        counters_.figures.Add(result_.figures);
-        counters_.nonfinite_rows += static_cast<int64_t>(result_.nonfinite_rows.size());
-        return status;
-      }
+      meter_.OnStep(status, result_);
+      if (status.ok()) return status;
+      lost_kv_ = DropLostSessions();
       if (!IsRetryable(status)) return status;
-      ++counters_.retried_steps;
+      // Another attempt would miss the same service.
+      misses_service_ =
+          absl::IsUnavailable(status) && !owner_->WaitUntilUsable(absl::ZeroDuration());
+      if (misses_service_ || lost_kv_) return status;
     }
     return status;
+  }
+
+  // Sessions that lost KV with an attention rank run all their tokens again.
+  bool DropLostSessions() {
+    const std::vector<SessionId> lost = owner_->TakeLostSessions();
+    for (const SessionId id : lost) {
+      const auto session = by_id_.find(id.value());
+      if (session != by_id_.end()) session->second->LoseKv();
+    }
+    return !lost.empty();
   }
 
   // Sampling is output arithmetic: it runs on the executor like every other.
@@ -270,31 +296,27 @@ class Lead::Impl {
   }
 
   void DeliverRows(Session& session, const SessionRows& rows, absl::Span<const float> logits) {
-    const auto bad = std::lower_bound(result_.nonfinite_rows.begin(), result_.nonfinite_rows.end(),
-                                      rows.row_begin);
-    if (bad != result_.nonfinite_rows.end() && *bad < rows.row_end()) {
-      const int64_t position = rows.position_begin + (*bad - rows.row_begin);
-      Fail(session, WithHint(absl::InvalidArgumentError(
-                                 absl::StrCat("the values of position ", position,
-                                              " are not finite; this request ends, others go on")),
-                             "check the weights with: moebius model verify"));
-      return;
-    }
+    const RowsOutcome outcome = OutcomeOf(result_, rows);
+    if (!outcome.failure.ok()) return Fail(session, outcome.failure);
     const absl::Duration now = clock_.Now();
-    session.OnRowsDone(rows.num_rows, result_.figures);
+    session.OnRowsDone(rows.num_rows, outcome, result_.figures);
     if (!logits.empty()) {
+      const bool is_first = session.num_generated() == 0;
+      const absl::Duration waited = now - session.last_news_at();
       const absl::Status sampled = session.AcceptLogits(logits, sampler_, now);
       if (!sampled.ok()) return Fail(session, sampled);
+      is_first ? meter_.OnFirstToken(waited) : meter_.OnNextToken(waited);
     }
     if (session.TakeRecompute()) owner_->EndSession(session.id());
+    // First: who has the last event may ask what was counted.
+    if (session.is_complete()) meter_.OnFinished(session.exactness());
     session.Deliver(now);
-    if (session.finished()) Count(&LeadCounters::finished);
   }
 
   void Fail(Session& session, const absl::Status& status) {
     if (session.finished()) return;
     session.FinishFailed(status);
-    Count(&LeadCounters::failed);
+    meter_.OnFailed(status);
   }
 
   void RemoveEnded() {
@@ -305,17 +327,12 @@ class Lead::Impl {
         owner_->EndSession(session->id());
       }
       MutexLock lock(mutex_);
-      ids_.erase(session->request_id());
+      asked_.Remove(session->request_id());
       return true;
     };
     queued_.erase(std::remove_if(queued_.begin(), queued_.end(), ended), queued_.end());
     running_.erase(std::remove_if(running_.begin(), running_.end(), ended), running_.end());
     PublishUsage();
-  }
-
-  void Count(int64_t LeadCounters::*counter) {
-    MutexLock lock(mutex_);
-    ++(counters_.*counter);
   }
 
   void PublishUsage() {
@@ -335,7 +352,10 @@ class Lead::Impl {
   const Tokenizer* const tokenizer_;
   const Clock& clock_;
   const KvPool pool_;
-  const std::shared_ptr<Wake> wake_;
+  const std::shared_ptr<WakeSignal> wake_;  // outlives the lead: a reader may raise it later
+  LeadMeter meter_;
+  RequestLog* log_ = nullptr;
+  StepErrands errands_;
 
   // The stepping thread's own.
   std::vector<SessionPointer> queued_;
@@ -345,16 +365,18 @@ class Lead::Impl {
   StepRequest request_;
   StepResult result_;
   Sampler sampler_;
-  uint64_t step_ = 0;
+  uint64_t step_;
+  bool misses_service_ = false;  // the last step, and so it failed
+  bool lost_kv_ = false;         // the last step's failure showed sessions without their KV
+  Outage outage_;
   int64_t reserved_blocks_ = 0;
 
   mutable Mutex mutex_;
   std::vector<SessionPointer> submitted_ MOEBIUS_GUARDED_BY(mutex_);
-  std::set<std::string> ids_ MOEBIUS_GUARDED_BY(mutex_);  // queued and running
+  AskedRequests asked_ MOEBIUS_GUARDED_BY(mutex_);  // queued and running
   uint64_t next_session_ MOEBIUS_GUARDED_BY(mutex_) = 1;
   bool shut_down_ MOEBIUS_GUARDED_BY(mutex_) = false;
   LeadUsage usage_ MOEBIUS_GUARDED_BY(mutex_);
-  LeadCounters counters_ MOEBIUS_GUARDED_BY(mutex_);
 };
 
 Lead::Lead(const LeadOptions& options, RowOwnerPort* owner, Executor* executor,
@@ -369,11 +391,21 @@ Lead::~Lead() {
 absl::StatusOr<std::shared_ptr<GenerateStream>> Lead::Submit(const GenerateRequest& request) {
   return impl_->Submit(request);
 }
+void Lead::NoteRefused(const absl::Status& reason) { impl_->NoteRefused(reason); }
 bool Lead::RunOneStep() { return impl_->RunOneStep(); }
+absl::Status Lead::RunBetweenSteps(absl::FunctionRef<void(uint64_t*)> body,
+                                   absl::Duration timeout) {
+  return impl_->RunBetweenSteps(body, timeout);
+}
+void Lead::SetLog(RequestLog* log) { impl_->SetLog(log); }
 void Lead::WaitForWork(absl::Duration timeout) { impl_->WaitForWork(timeout); }
 void Lead::Shutdown() { impl_->Shutdown(); }
 bool Lead::is_shut_down() const { return impl_->is_shut_down(); }
 LeadUsage Lead::usage() const { return impl_->usage(); }
-LeadCounters Lead::counters() const { return impl_->counters(); }
+LeadCounters Lead::counters() const { return meter().counters(); }
+const LeadMeter& Lead::meter() const { return impl_->meter(); }
+void Lead::CountForward(const StepFigures& figures, const Exactness& exactness) {
+  impl_->CountForward(figures, exactness);
+}
 
 }  // namespace moebius

@@ -4,17 +4,20 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "moebius/api/generate.h"
 #include "moebius/base/clock.h"
 #include "moebius/base/executor.h"
 #include "moebius/model/tokenizer.h"
-#include "router_service/generate.h"
 #include "router_service/generate_stream.h"
+#include "router_service/lead_meter.h"
 #include "router_service/lead_options.h"
 #include "router_service/ports.h"
+#include "router_service/request_log.h"
 
 namespace moebius {
 
@@ -23,19 +26,6 @@ struct LeadUsage {
   int64_t queued_requests = 0;
   int64_t running_sessions = 0;
   int64_t reserved_kv_tokens = 0;
-};
-
-/// Counts since the lead was made.
-struct LeadCounters {
-  int64_t requests = 0;
-  int64_t rejected = 0;
-  int64_t failed = 0;
-  int64_t cancelled = 0;
-  int64_t finished = 0;
-  int64_t steps = 0;
-  int64_t retried_steps = 0;
-  int64_t nonfinite_rows = 0;
-  StepFigures figures;
 };
 
 /// Says which rows of which sessions a step holds, and what their logits mean: admission,
@@ -48,7 +38,8 @@ struct LeadCounters {
 /// 3. A session's answer depends on its request alone.
 /// 4. Cancelled, expired and finished sessions give back their KV before the next step begins.
 ///
-/// Submit, Shutdown and usage are thread-safe. RunOneStep and WaitForWork belong to one thread.
+/// Submit, RunBetweenSteps, Shutdown and usage are thread-safe. RunOneStep and WaitForWork belong
+/// to one thread.
 class Lead {
  public:
   /// Borrows `owner`, `executor` (where sampling runs), `tokenizer` (null: no stop strings) and
@@ -59,12 +50,26 @@ class Lead {
 
   /// Checks the request and queues it. INVALID_ARGUMENT for ids and fields out of range,
   /// RESOURCE_EXHAUSTED for what can never fit or a full queue, ALREADY_EXISTS for a running
-  /// request_id, UNAVAILABLE while shutting down. The stream's reader cancels by
-  /// GenerateStream::Cancel or by dropping it.
+  /// request_id that asks otherwise (the same is followed), UNAVAILABLE while shutting down. The
+  /// stream's reader cancels by GenerateStream::Cancel or by dropping it.
   absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request);
+
+  /// Counts a request that was refused before it came here.
+  void NoteRefused(const absl::Status& reason);
 
   /// Admits, runs one step, samples, delivers. False when there was nothing to run.
   bool RunOneStep();
+
+  /// Calls `body` on the stepping thread at a moment when no step runs, and returns when it has
+  /// ended: the row owner is the body's meanwhile, and the numbers that it takes from `*next_step`
+  /// are steps of its own. At most one body between two steps. DEADLINE_EXCEEDED when its turn did
+  /// not come within `timeout`, UNAVAILABLE while shutting down, RESOURCE_EXHAUSTED when too many
+  /// wait; `body` has then not been called. Thread-safe; not from the stepping thread.
+  absl::Status RunBetweenSteps(absl::FunctionRef<void(uint64_t* next_step)> body,
+                               absl::Duration timeout);
+
+  /// Where requests are noted; null for nowhere. Borrowed. Before the first request.
+  void SetLog(RequestLog* log);
 
   /// Blocks until there may be work, `timeout` has passed or Shutdown was called.
   void WaitForWork(absl::Duration timeout);
@@ -75,6 +80,9 @@ class Lead {
 
   LeadUsage usage() const;
   LeadCounters counters() const;
+  const LeadMeter& meter() const;
+  /// Rows that went through the experts between two steps, for somebody else. Thread-safe.
+  void CountForward(const StepFigures& figures, const Exactness& exactness);
 
  private:
   class Impl;

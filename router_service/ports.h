@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
+#include "moebius/api/step_figures.h"
 #include "moebius/attention/step_plan.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/tensor/buffer.h"
@@ -50,6 +53,9 @@ class AttentionPort {
   /// `out` is what the residual gains: after the output projection.
   virtual absl::Status RunLayer(LayerId layer, Bf16Rows normed, MutableBf16Rows out) = 0;
 
+  /// How ranks share the open step's prompt rows, bit m: by AttentionMethod m; 0 with one rank.
+  virtual uint32_t step_methods() const { return 0; }
+
   /// Advances every session of the step by its rows.
   virtual absl::Status CommitStep() = 0;
 
@@ -60,6 +66,16 @@ class AttentionPort {
   virtual void EndSession(SessionId session) = 0;
 
   virtual KvPool kv_pool() const = 0;
+
+  /// Waits until every rank can take a step, or `timeout` has passed: false then.
+  virtual bool WaitUntilUsable(absl::Duration timeout) { return true; }
+
+  /// What went over the network since the port was made; nothing where there is none.
+  virtual PortTraffic traffic() const { return {}; }
+
+  /// After a failed step: the sessions whose KV is not whole any more, each told once. What is left
+  /// of it has been freed; they start again at position 0.
+  virtual std::vector<SessionId> TakeLostSessions() { return {}; }
 };
 
 /// The way to the expert services, which own all feed-forward weights: routed experts, shared
@@ -68,24 +84,43 @@ class ExpertPort {
  public:
   virtual ~ExpertPort() = default;
 
-  /// Announces a step of at most `step.num_rows` rows per layer, so that every service reserves
-  /// room for rows and replies before any data flows (a reply can then never block).
+  /// Announces a step of at most `step.num_rows` rows per layer.
   virtual absl::Status BeginStep(const StepPlan& step) = 0;
 
-  /// Sends each service its rows of `plan` and fills its replies.
-  /// `rows`: [num_rows, hidden_size] bf16, all of the step's normalised rows.
+  /// By service index, 1 for a service that may be asked now; empty: all of them. Read for each
+  /// plan; the view stays valid until the next call.
+  virtual absl::Span<const uint8_t> usable_services() const { return {}; }
+
+  /// Sends each service its rows of `plan` and fills its replies. `round` is how often these rows
+  /// were sent before in this layer; it rises by one from call to call of a layer.
+  /// `rows`: [plan.num_rows, hidden_size] bf16, what the plan's row ids index.
   /// `replies[s]`: [reply rows of service s by the plan, hidden_size] bf16, in the plan's order.
-  /// UNAVAILABLE names the experts that nobody could compute.
-  virtual absl::Status Forward(LayerId layer, const DispatchPlan& plan, Bf16Rows rows,
-                               absl::Span<const MutableBf16Rows> replies) = 0;
+  ///
+  /// OK: every service that is not in `failed` has answered, and its replies are filled. A service
+  /// in `failed` (dead, silent, without the weights, or unable to answer this once) has replies
+  /// that mean nothing: whoever holds the plan sends its rows elsewhere. A failure is what no other
+  /// replica can mend: the dispatch itself is wrong, or the process ends.
+  virtual absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round,
+                               Bf16Rows rows, absl::Span<const MutableBf16Rows> replies,
+                               std::vector<ServiceId>* failed) = 0;
 
   /// Ends the step, finished or not. Never fails; without an open step a no-op.
   virtual void EndStep() = 0;
+
+  /// What went over the network since the port was made; nothing where there is none.
+  virtual PortTraffic traffic() const { return {}; }
+
+  /// Waits until every expert has a usable service, or `timeout` has passed: false then.
+  virtual bool WaitUntilUsable(absl::Duration timeout) { return true; }
 };
+
+/// Whether a step answers requests, or is run for what can be seen of it and counts nowhere.
+enum class StepPurpose { kServe, kDryRun };
 
 /// What the lead asks of a row owner: the rows of one step and which of them need logits.
 struct StepRequest {
   StepPlan plan;
+  StepPurpose purpose = StepPurpose::kServe;
   std::vector<int32_t> token_ids;   // [plan.num_rows], in the vocabulary
   std::vector<int64_t> logit_rows;  // rows whose logits the lead needs, ascending
 };
@@ -98,31 +133,54 @@ class StepObserver {
   virtual void OnGate(LayerId layer, FloatRows logits, const Assignments& assignments) = 0;
 };
 
-/// Seconds of the monotonic clock that a step spent in each phase, and what it counted.
-struct StepFigures {
-  double embed_seconds = 0;
-  double attention_seconds = 0;  // the attention port, waiting included
-  double norm_seconds = 0;
-  double gate_seconds = 0;
-  double plan_seconds = 0;
-  double expert_seconds = 0;  // the expert port, waiting included
-  double combine_seconds = 0;
-  double head_seconds = 0;
-  int64_t num_rows = 0;
-  int64_t assignments = 0;      // routed: T·k over all MoE layers, without refused rows
-  int64_t dropped = 0;          // by capacity; 0 while dropless
-  int64_t dispatched_rows = 0;  // a row counts once per service and layer
-  int64_t reply_rows = 0;
-  int64_t group_fill_mismatches = 0;  // rows whose choice the other group fill would change
+/// What made an answer other than the model alone would have said.
+struct RowEffects {
+  int64_t dropped = 0;   // assignments, by capacity
+  int64_t rerouted = 0;  // assignments, by capacity
+  /// The last version of the biases that were in force instead of the checkpoint's.
+  std::optional<uint64_t> bias_version;
 
-  void Add(const StepFigures& other);
+  void Add(const RowEffects& later) {
+    dropped += later.dropped;
+    rerouted += later.rerouted;
+    if (later.bias_version.has_value()) bias_version = later.bias_version;
+  }
+};
+
+/// A row that a capacity rejected: a full expert of `layer` takes `capacity` rows of a step.
+struct RejectedRow {
+  int64_t row = 0;
+  LayerId layer;
+  int64_t capacity = 0;
 };
 
 /// What a step gives back. Reused from step to step.
 struct StepResult {
   RowBatch<float> logits;               // [logit_rows, vocab_size], fp32
   std::vector<int64_t> nonfinite_rows;  // rows of the step that met a NaN or infinity, ascending
+  // By row of the step, over all layers; empty where a capacity touched none.
+  std::vector<int64_t> dropped_of_row;
+  std::vector<int64_t> rerouted_of_row;
+  std::vector<RejectedRow> rejected_rows;  // layers ascending, in a layer rows ascending
+  std::optional<uint64_t> bias_version;    // of biases instead of the checkpoint's
   StepFigures figures;
+
+  /// Of a new step of so many rows; the logits are left to whoever fills them.
+  void Begin(int64_t num_rows) {
+    nonfinite_rows.clear();
+    dropped_of_row.clear();
+    rerouted_of_row.clear();
+    rejected_rows.clear();
+    bias_version.reset();
+    figures = StepFigures();
+    figures.num_rows = num_rows;
+  }
+};
+
+/// What Forward gives back beside its rows.
+struct ForwardResult {
+  StepFigures figures;
+  RowEffects effects;
 };
 
 /// The way from the lead to the owner of a step's rows: the row pipeline in the same process, or
@@ -134,10 +192,18 @@ class RowOwnerPort {
   /// Runs the step through all layers and commits its KV. On failure the step is aborted and
   /// nothing of it is kept: the same step may run again with the next attempt number. Rows in
   /// `result->nonfinite_rows` have no meaning; all other rows are as if those had not been there.
+  /// So have the rows of sessions with a rejected row.
   virtual absl::Status RunStep(const StepRequest& request, StepResult* result) = 0;
 
   virtual void EndSession(SessionId session) = 0;
   virtual KvPool kv_pool() const = 0;
+
+  /// After a step that failed with UNAVAILABLE: waits until all services that steps need are there
+  /// again, or `timeout` has passed: false then. True at once when none is missing.
+  virtual bool WaitUntilUsable(absl::Duration timeout) { return true; }
+
+  /// After a failed step: AttentionPort::TakeLostSessions.
+  virtual std::vector<SessionId> TakeLostSessions() { return {}; }
 };
 
 }  // namespace moebius

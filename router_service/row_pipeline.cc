@@ -6,43 +6,25 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "moebius/base/check.h"
 #include "moebius/base/clock.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/block_gemm.h"
-#include "moebius/kernels/gate_logits.h"
 #include "moebius/kernels/norm.h"
 #include "moebius/kernels/row_ops.h"
-#include "moebius/routing/combine.h"
 #include "moebius/routing/dispatch_plan.h"
-#include "moebius/routing/gate.h"
+#include "router_service/exactness.h"
+#include "router_service/expert_layer.h"
+#include "router_service/phase_timer.h"
+#include "router_service/row_gate.h"
 
 namespace moebius {
 namespace {
 
 // Elements from which element-wise work pays for a fork and join.
 constexpr int64_t kParallelElements = int64_t{1} << 16;
-
-// Of so many dispatch plans one is checked against all rules; under the sanitizers every one.
-#ifdef __SANITIZE_ADDRESS__
-[[maybe_unused]] constexpr uint64_t kPlansPerCheck = 1;
-#else
-[[maybe_unused]] constexpr uint64_t kPlansPerCheck = 31;  // prime: it visits every layer
-#endif
-
-// Adds the time since the last lap to a phase.
-class PhaseTimer {
- public:
-  PhaseTimer() : last_(Clock::Monotonic().Now()) {}
-  void Lap(double* phase_seconds) {
-    const absl::Duration now = Clock::Monotonic().Now();
-    *phase_seconds += absl::ToDoubleSeconds(now - last_);
-    last_ = now;
-  }
-
- private:
-  absl::Duration last_;
-};
 
 bool AllFinite(absl::Span<const float> values) {
   constexpr uint32_t kExponent = 0x7F800000;  // all ones for an infinity or a NaN
@@ -66,28 +48,106 @@ class RowPipeline::Impl {
         attention_(*parts.attention),
         experts_(*parts.experts),
         placement_(*parts.placement),
-        replies_(static_cast<size_t>(placement_.num_services())),
-        reply_views_(replies_.size()) {}
+        load_(parts.load),
+        gate_({parts.config, parts.numerics, parts.weights, parts.kernels, parts.executor,
+               parts.capacity, parts.biases}),
+        expert_layer_({&kernels_, &executor_, &experts_, &placement_}) {}
 
   absl::Status RunStep(const StepRequest& request, StepResult* result) {
     MOEBIUS_CHECK_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
-    result->nonfinite_rows.clear();
-    result->figures = StepFigures();
-    result->figures.num_rows = request.plan.num_rows;
-    const absl::Status status = RunReserved(request, result);
+    result->Begin(request.plan.num_rows);
+    gate_.BeginStep(request.plan, request.purpose);
+    const PortTraffic attention_before = attention_.traffic();
+    const PortTraffic experts_before = experts_.traffic();
+    absl::Status status = RunReserved(request, result);
     experts_.EndStep();
-    if (!status.ok()) attention_.AbortStep();
+    if (status.ok()) status = CheckConservation(&result->figures);
+    result->figures.attention_traffic = attention_.traffic().Since(attention_before);
+    result->figures.expert_traffic = experts_.traffic().Since(experts_before);
+    if (!status.ok()) {
+      attention_.AbortStep();
+    } else if (request.purpose == StepPurpose::kServe) {
+      CountLoad();
+    }
+    return status;
+  }
+
+  absl::Status ForwardRows(uint64_t step, LayerId layer, Bf16Rows normed, MutableBf16Rows out,
+                           ForwardResult* forward) {
+    MOEBIUS_CHECK(config_.IsMoeLayer(layer.value()));
+    StepPlan plan;
+    plan.step = step;
+    plan.num_rows = normed.num_rows;
+    MOEBIUS_RETURN_IF_ERROR(experts_.BeginStep(plan));
+    gate_.BeginStep(plan, StepPurpose::kServe);
+    absl::Status status = ForwardReserved(layer, normed, out, forward);
+    experts_.EndStep();
+    if (status.ok()) CountLoad();
     return status;
   }
 
   void EndSession(SessionId session) { attention_.EndSession(session); }
   KvPool kv_pool() const { return attention_.kv_pool(); }
+  bool WaitUntilUsable(absl::Duration timeout) {
+    const Clock& clock = Clock::Monotonic();
+    const absl::Duration end = clock.Now() + timeout;
+    return experts_.WaitUntilUsable(timeout) &&
+           attention_.WaitUntilUsable(std::max(absl::ZeroDuration(), end - clock.Now()));
+  }
+  std::vector<SessionId> TakeLostSessions() { return attention_.TakeLostSessions(); }
   void SetObserver(StepObserver* observer) { observer_ = observer; }
 
  private:
+  absl::Status ForwardReserved(LayerId layer, Bf16Rows normed, MutableBf16Rows out,
+                               ForwardResult* forward) {
+    normed_.Reset(normed.num_rows, normed.width);
+    for (int64_t row = 0; row < normed.num_rows; ++row) {
+      std::copy_n(normed.row(row), normed.width, normed_.rows().row(row));
+    }
+    StepResult result;
+    gate_.Choose(layer, normed_.rows(), &result);
+    if (!result.nonfinite_rows.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("row ", result.nonfinite_rows.front(),
+                       " is not finite, or so large that its gate scores are not"));
+    }
+    if (!result.rejected_rows.empty()) {
+      const RejectedRow& rejected = result.rejected_rows.front();
+      return RejectedByCapacity(rejected, absl::StrCat("row ", rejected.row));
+    }
+    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, out, &result.figures));
+    MOEBIUS_RETURN_IF_ERROR(CheckConservation(&result.figures));
+    forward->figures.Add(result.figures);
+    forward->effects.Add({result.figures.dropped, result.figures.rerouted, result.bias_version});
+    return absl::OkStatus();
+  }
+
+  // assignments ─▶ expert services ─▶ out, and what of them was served.
+  absl::Status DispatchLayer(LayerId layer, MutableBf16Rows out, StepFigures* figures) {
+    MOEBIUS_RETURN_IF_ERROR(
+        expert_layer_.Run(RuleOf(layer), gate_.assignments(), normed_.rows(), out, figures));
+    gate_.load().AddServed(layer, expert_layer_.served());
+    return absl::OkStatus();
+  }
+
+  // What was served is counted in the plans, what is expected in the gates: two ways to one number.
+  absl::Status CheckConservation(StepFigures* figures) {
+    figures->combined = gate_.load().TotalServed();
+    figures->conservation_errors = gate_.load().CountConservationErrors();
+    if (figures->conservation_errors == 0) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("assignments of ", figures->conservation_errors,
+                                            " experts were lost or doubled in the step"));
+  }
+
+  void CountLoad() {
+    gate_.Commit();
+    if (load_ != nullptr) load_->Add(gate_.load());
+  }
+
   absl::Status RunReserved(const StepRequest& request, StepResult* result) {
     PhaseTimer timer;
     MOEBIUS_RETURN_IF_ERROR(attention_.BeginStep(request.plan));
+    result->figures.attention_methods = attention_.step_methods();
     timer.Lap(&result->figures.attention_seconds);
     MOEBIUS_RETURN_IF_ERROR(experts_.BeginStep(request.plan));
     timer.Lap(&result->figures.expert_seconds);
@@ -118,18 +178,17 @@ class RowPipeline::Impl {
     return absl::OkStatus();
   }
 
-  // rows ─▶ gate ─▶ assignments ─▶ DispatchPlan ─▶ forward ─▶ replies ─▶ Combine ─▶ + residual
+  // rows ─▶ gate ─▶ assignments ─▶ expert services ─▶ + residual
   absl::Status RunExperts(LayerId layer, PhaseTimer& timer, StepResult* result) {
     Normalize(weights_.ffn_norms[IndexOf(layer)]);
     timer.Lap(&result->figures.norm_seconds);
-    Gate(layer, result);
+    gate_.Choose(layer, normed_.rows(), result);
+    if (observer_ != nullptr && config_.IsMoeLayer(layer.value())) {
+      observer_->OnGate(layer, gate_.logits(), gate_.assignments());
+    }
     timer.Lap(&result->figures.gate_seconds);
-    MOEBIUS_RETURN_IF_ERROR(Plan(layer, &result->figures));
-    timer.Lap(&result->figures.plan_seconds);
-    MOEBIUS_RETURN_IF_ERROR(experts_.Forward(layer, plan_, normed_.rows(), reply_views_));
-    timer.Lap(&result->figures.expert_seconds);
-    CombineReplies();
-    timer.Lap(&result->figures.combine_seconds);
+    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, delta_.rows(), &result->figures));
+    timer.Restart();
     AddToResidual();
     timer.Lap(&result->figures.norm_seconds);
     return absl::OkStatus();
@@ -163,67 +222,13 @@ class RowPipeline::Impl {
     });
   }
 
-  // normed_ ─▶ assignments_; none in a dense layer, where every row visits every slice.
-  void Gate(LayerId layer, StepResult* result) {
-    const int64_t num_rows = normed_.num_rows();
-    if (!config_.IsMoeLayer(layer.value())) {
-      assignments_.Reset(num_rows, 0);
-      return;
-    }
-    const GateWeights& gate = weights_.gates[IndexOf(layer)];
-    GateCounts counts;
-    gate_logits_.Reset(num_rows, config_.gate.num_experts);
-    executor_.Run([&] {
-      GateLogits(executor_, kernels_, normed_.rows(), gate.matrix, gate_logits_.rows());
-      SelectExperts(executor_, config_.gate, numerics_.group_fill, gate_logits_.rows(), gate.bias,
-                    &assignments_, &counts);
-    });
-    result->figures.group_fill_mismatches += counts.group_fill_mismatches;
-    result->nonfinite_rows.insert(result->nonfinite_rows.end(), assignments_.refused_rows.begin(),
-                                  assignments_.refused_rows.end());
-    if (observer_ != nullptr) observer_->OnGate(layer, gate_logits_.rows(), assignments_);
-  }
-
-  // assignments_ ─▶ plan_, and room for the replies that it announces.
-  absl::Status Plan(LayerId layer, StepFigures* figures) {
+  LayerRule RuleOf(LayerId layer) const {
     LayerRule rule;
     rule.layer = layer;
     rule.num_experts = config_.gate.num_experts;
     rule.num_combine_groups = numerics_.num_combine_groups;
     rule.num_slices = placement_.shape().LayerAt(layer).num_slices;
-    const DispatchLimits limits;
-    MOEBIUS_RETURN_IF_ERROR(BuildDispatchPlan(rule, assignments_, placement_, limits, &plan_));
-    CheckConservation(limits);
-    const DispatchCounts& counts = plan_.counts();
-    figures->assignments += counts.demanded;
-    figures->dropped += counts.dropped;
-    figures->dispatched_rows += counts.dispatched_rows;
-    figures->reply_rows += counts.reply_rows;
-    for (size_t service = 0; service < replies_.size(); ++service) {
-      replies_[service].Reset(plan_.services()[service].num_reply_rows, config_.hidden_size);
-      reply_views_[service] = replies_[service].rows();
-    }
-    return absl::OkStatus();
-  }
-
-  // Tokens are conserved: what the gate demanded is served or counted as dropped. Checking every
-  // rule of a plan from scratch takes longer than building it: some plans stand for all.
-  void CheckConservation([[maybe_unused]] const DispatchLimits& limits) {
-    const DispatchCounts& counts = plan_.counts();
-    const int64_t gated =
-        assignments_.num_rows - static_cast<int64_t>(assignments_.refused_rows.size());
-    MOEBIUS_CHECK_EQ(counts.demanded, gated * assignments_.top_k);
-    MOEBIUS_CHECK_EQ(counts.served + counts.dropped, counts.demanded);
-#ifdef MOEBIUS_CHECKS
-    if (num_plans_++ % kPlansPerCheck != 0) return;
-    const absl::Status valid = ValidateDispatchPlan(plan_, assignments_, placement_, limits);
-    MOEBIUS_CHECK_EQ(valid.ToString(), absl::OkStatus().ToString());
-#endif
-  }
-
-  // replies ─▶ delta_
-  void CombineReplies() {
-    executor_.Run([&] { Combine(executor_, kernels_, plan_, reply_views_, delta_.rows()); });
+    return rule;
   }
 
   // residual_ ─▶ final norm ─▶ logits [logit_rows, vocab_size], of the rows that need them.
@@ -272,19 +277,16 @@ class RowPipeline::Impl {
   AttentionPort& attention_;
   ExpertPort& experts_;
   const Placement& placement_;
+  ExpertLoad* const load_;
   StepObserver* observer_ = nullptr;
-  uint64_t num_plans_ = 0;
 
   // Of the step in progress; kept from step to step.
-  RowBatch<float> residual_;     // [num_rows, hidden_size]
-  RowBatch<Bf16> normed_;        // [num_rows, hidden_size]
-  RowBatch<Bf16> delta_;         // [num_rows, hidden_size], what the residual gains
-  RowBatch<float> gate_logits_;  // [num_rows, num_experts]
-  RowBatch<Bf16> final_;         // [logit rows, hidden_size]
-  Assignments assignments_;
-  DispatchPlan plan_;
-  std::vector<RowBatch<Bf16>> replies_;  // per service [its reply rows, hidden_size]
-  std::vector<MutableBf16Rows> reply_views_;
+  RowBatch<float> residual_;  // [num_rows, hidden_size]
+  RowBatch<Bf16> normed_;     // [num_rows, hidden_size]
+  RowBatch<Bf16> delta_;      // [num_rows, hidden_size], what the residual gains
+  RowBatch<Bf16> final_;      // [logit rows, hidden_size]
+  RowGate gate_;
+  ExpertLayer expert_layer_;
 };
 
 RowPipeline::RowPipeline(const Parts& parts) : impl_(std::make_unique<Impl>(parts)) {}
@@ -294,6 +296,14 @@ absl::Status RowPipeline::RunStep(const StepRequest& request, StepResult* result
 }
 void RowPipeline::EndSession(SessionId session) { impl_->EndSession(session); }
 KvPool RowPipeline::kv_pool() const { return impl_->kv_pool(); }
+bool RowPipeline::WaitUntilUsable(absl::Duration timeout) {
+  return impl_->WaitUntilUsable(timeout);
+}
+std::vector<SessionId> RowPipeline::TakeLostSessions() { return impl_->TakeLostSessions(); }
+absl::Status RowPipeline::ForwardRows(uint64_t step, LayerId layer, Bf16Rows normed,
+                                      MutableBf16Rows out, ForwardResult* forward) {
+  return impl_->ForwardRows(step, layer, normed, out, forward);
+}
 void RowPipeline::SetObserver(StepObserver* observer) { impl_->SetObserver(observer); }
 
 }  // namespace moebius

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -9,6 +10,9 @@
 #include "moebius/kernels/kernels.h"
 #include "moebius/model/model_config.h"
 #include "moebius/placement/placement.h"
+#include "moebius/routing/capacity.h"
+#include "router_service/bias_control.h"
+#include "router_service/expert_load.h"
 #include "router_service/ports.h"
 #include "router_service/router_weights.h"
 
@@ -24,9 +28,11 @@ namespace moebius {
 ///
 /// Invariants:
 /// 1. The residual is fp32 and is rounded only where it is normalised.
-/// 2. Every assignment that the gate made is dispatched once and combined once: the counts are
-///    checked for each layer, and while MOEBIUS_CHECKS is on all rules of one plan in 31.
-/// 3. A row's bits depend on its own tokens alone, never on the other rows of the step.
+/// 2. Every assignment that the gate made and no capacity dropped is dispatched and combined once
+///    (expert_layer.h). Counted on both sides; a step for which that does not hold fails: INTERNAL.
+/// 3. Without a capacity a row's bits depend on its own tokens alone, never on the other rows of
+/// the
+///    step. With one, on the rows of the step, and still on no service.
 /// 4. In steady state (no step larger than one seen before) its own phases allocate nothing.
 ///
 /// Not thread-safe: one call at a time. Output arithmetic runs on the executor; called on an
@@ -42,6 +48,9 @@ class RowPipeline final : public RowOwnerPort {
     AttentionPort* attention = nullptr;
     ExpertPort* experts = nullptr;
     const Placement* placement = nullptr;
+    ExpertLoad* load = nullptr;     // of steps that serve and have succeeded; null: nowhere
+    CapacityPolicy capacity;        // of each expert in a step; dropless
+    BiasControl* biases = nullptr;  // of the gates; null: the checkpoint's
   };
 
   /// Borrows everything in `parts` for its own lifetime.
@@ -51,6 +60,15 @@ class RowPipeline final : public RowOwnerPort {
   absl::Status RunStep(const StepRequest& request, StepResult* result) override;
   void EndSession(SessionId session) override;
   KvPool kv_pool() const override;
+  bool WaitUntilUsable(absl::Duration timeout) override;
+  std::vector<SessionId> TakeLostSessions() override;
+
+  /// Takes rows that are normalised already through the experts of one MoE layer, as a step of its
+  /// own: `out` is what their residual would gain. Both [num_rows, hidden_size]. Counts as load.
+  /// INVALID_ARGUMENT naming the first row that is not finite, RESOURCE_EXHAUSTED one that a
+  /// capacity rejected; else what the expert port says.
+  absl::Status ForwardRows(uint64_t step, LayerId layer, Bf16Rows normed, MutableBf16Rows out,
+                           ForwardResult* forward);
 
   /// Called for the steps that follow; null for none.
   void SetObserver(StepObserver* observer);

@@ -79,9 +79,10 @@ void Session::OnAdmitted(absl::Duration now) {
   timing_.queue_seconds = absl::ToDoubleSeconds(now - submitted_at_);
 }
 
-void Session::OnRowsDone(int64_t num_rows, const StepFigures& figures) {
+void Session::OnRowsDone(int64_t num_rows, const RowsOutcome& outcome, const StepFigures& figures) {
   ++(Demand().decoding ? timing_.decode_steps : timing_.prefill_steps);
   timing_.figures.Add(figures);
+  effects_.Add(outcome.effects);
   num_run_ += num_rows;
   MOEBIUS_CHECK_LE(num_run_, static_cast<int64_t>(tokens_.size()));
 }
@@ -162,7 +163,10 @@ void Session::Deliver(absl::Duration now) {
     return;
   }
   const bool news = stop_matcher_.num_released() > num_told_ || num_generated() == 0;
-  if (news && stream_->HasRoom()) stream_->Push(MakeEvent());
+  if (!news || !stream_->HasRoom()) return;
+  GenerateEvent event = MakeEvent();
+  if (log_ != nullptr) log_->OnProgress(event);
+  stream_->Push(event);
 }
 
 void Session::Finish(absl::Duration now) {
@@ -180,8 +184,14 @@ void Session::Finish(absl::Duration now) {
   } else if (timing_.prefill_steps > 0) {
     timing_.prefill_seconds = absl::ToDoubleSeconds(now - admitted_at_);
   }
+  event.exactness = exactness();
   event.timing = timing_;
-  stream_->Push(std::move(event));
+  // First: who has the last event may ask the log.
+  if (log_ != nullptr) {
+    log_->OnProgress(event);
+    log_->OnEnded(request_id(), absl::OkStatus());
+  }
+  stream_->Push(event);
   stream_->End(absl::OkStatus());
 }
 
@@ -195,6 +205,7 @@ void Session::FinishAborted(absl::Duration now) {
 void Session::FinishFailed(const absl::Status& status) {
   MOEBIUS_CHECK(!finished_ && !status.ok());
   finished_ = true;
+  if (log_ != nullptr) log_->OnEnded(request_id(), status);
   stream_->End(status);
 }
 

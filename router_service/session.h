@@ -10,13 +10,16 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
+#include "moebius/api/generate.h"
 #include "moebius/base/hash.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/model/tokenizer.h"
+#include "moebius/routing/capacity.h"
 #include "router_service/admission.h"
-#include "router_service/generate.h"
+#include "router_service/exactness.h"
 #include "router_service/generate_stream.h"
 #include "router_service/ports.h"
+#include "router_service/request_log.h"
 #include "router_service/sampler.h"
 #include "router_service/step_schedule.h"
 #include "router_service/stop_matcher.h"
@@ -33,6 +36,11 @@ class Session {
   Session(SessionId id, AdmittedRequest admitted, const GenerateRequest& request,
           const Tokenizer* tokenizer, std::shared_ptr<GenerateStream> stream, absl::Duration now);
 
+  /// Where progress and end are noted; null for nowhere. Borrowed.
+  void SetLog(RequestLog* log) { log_ = log; }
+  /// What may have touched its rows.
+  void SetCapacity(const CapacityPolicy& capacity) { capacity_ = capacity; }
+
   SessionId id() const { return id_; }
   const std::string& request_id() const { return admitted_.request_id; }
   int32_t priority() const { return admitted_.priority; }
@@ -40,10 +48,20 @@ class Session {
   int64_t kv_blocks() const { return admitted_.kv_blocks; }
   int64_t max_tokens() const { return admitted_.max_tokens; }
   int64_t num_generated() const { return static_cast<int64_t>(tokens_.size()) - prompt_length_; }
+  int64_t prompt_length() const { return prompt_length_; }
+  absl::Duration submitted_at() const { return submitted_at_; }
+  /// The last token's time; before the first, the submission's.
+  absl::Duration last_news_at() const {
+    return num_generated() == 0 ? submitted_at_ : last_token_at_;
+  }
   absl::Duration deadline() const { return deadline_; }
   /// The reader asked to stop, or is gone.
+  /// Its last token is there; Deliver tells the end.
+  bool is_complete() const { return finish_reason_ != FinishReason::kNone; }
   bool cancelled() const { return stream_->cancelled() || stream_.use_count() == 1; }
   bool finished() const { return finished_; }
+  /// Of what was computed so far.
+  Exactness exactness() const { return DescribeExactness(effects_, capacity_); }
 
   /// How long the session has waited for its reader; zero while there is room.
   absl::Duration UpdatePause(absl::Duration now);
@@ -53,13 +71,15 @@ class Session {
 
   void OnAdmitted(absl::Duration now);
   /// The rows' KV is committed.
-  void OnRowsDone(int64_t num_rows, const StepFigures& figures);
+  void OnRowsDone(int64_t num_rows, const RowsOutcome& outcome, const StepFigures& figures);
   /// Chooses the next token from the logits of the last one. On an executor thread. A failure ends
   /// this request.
   absl::Status AcceptLogits(absl::Span<const float> logits, Sampler& sampler, absl::Duration now);
   /// True once, where the request asked for its KV to be dropped at this point: the session then
   /// runs all its tokens again.
   bool TakeRecompute();
+  /// The KV is gone: the session runs all its tokens again, each in its own role.
+  void LoseKv() { num_run_ = 0; }
   /// Tells the reader what is new, and ends the stream after the last token.
   void Deliver(absl::Duration now);
 
@@ -87,6 +107,8 @@ class Session {
   const absl::Duration submitted_at_;
   const absl::Duration deadline_;
   const std::shared_ptr<GenerateStream> stream_;
+  RequestLog* log_ = nullptr;
+  CapacityPolicy capacity_;
 
   std::vector<int32_t> tokens_;  // prompt, then generated
   int64_t num_run_ = 0;          // tokens whose KV is committed
@@ -108,6 +130,7 @@ class Session {
   absl::Duration first_token_at_ = absl::InfiniteDuration();
   absl::Duration last_token_at_;
   GenerateTiming timing_;
+  RowEffects effects_;  // of all its rows so far
 };
 
 }  // namespace moebius

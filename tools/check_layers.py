@@ -12,7 +12,7 @@ import sys
 MAX_LINES = 800
 
 ABSL = ("absl/",)
-XXHASH = ("xxhash.h",)
+XXHASH = ("xxhash.h", "xxh_x86dispatch.h")
 JSON = ("nlohmann/",)
 CLI11 = ("CLI/",)
 PROMETHEUS = ("prometheus/",)
@@ -45,6 +45,7 @@ class Room:
 
 ROOMS = {
     "moebius/base": Room((), XXHASH),
+    "moebius/api": Room(("moebius/base",)),
     "moebius/telemetry": Room(("moebius/base",), PROMETHEUS),
     "moebius/tensor": Room(("moebius/base",), inside={"cuda": CUDA}),
     "moebius/kernels": Room(("moebius/base", "moebius/tensor"), inside={"cuda": CUDA}),
@@ -55,9 +56,13 @@ ROOMS = {
     "moebius/transport": Room(("moebius/base", "moebius/telemetry", "moebius/tensor"),
                               inside={"grpc": GRPC + PROTOBUF + OPENSSL, "nccl": NCCL + CUDA}),
     "moebius/wire": Room(("moebius/base", "moebius/tensor", "moebius/placement", "moebius/routing",
-                          "moebius/attention", "moebius/transport/frame"), PROTOBUF,
-                         inside={"grpc": GRPC}),
-    "moebius/client": Room(("moebius/base", "moebius/wire"), GRPC + PROTOBUF),
+                          "moebius/attention", "moebius/transport/frame", "moebius/api"),
+                         PROTOBUF, inside={"grpc": GRPC}),
+    "moebius/rpc": Room(("moebius/base", "moebius/api", "moebius/wire", "moebius/transport",
+                         "moebius/telemetry"), GRPC + PROTOBUF),
+    "moebius/service": Room(PURE + ("moebius/model", "moebius/placement", "moebius/transport",
+                                    "moebius/wire", "moebius/telemetry", "moebius/rpc"), GRPC),
+    "moebius/client": Room(("moebius/base", "moebius/api", "moebius/wire"), GRPC + PROTOBUF),
     "router_service": Room(MOEBIUS, GRPC + JSON),
     "expert_service": Room(MOEBIUS, GRPC + JSON),
     "attention_service": Room(MOEBIUS, GRPC + JSON),

@@ -13,10 +13,14 @@ import argparse
 import os
 import re
 import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
 REASON = re.compile(r"MOEBIUS_SKIP: *([^\n]*)")
+# In a tree: the virtual environments of the Python client's tests, and of what checks the deployment.
+PYTHON_CLIENT_FOLDER = "python_client"
+OPERATION_TOOLS_FOLDER = "operation_tools"
 
 
 class Outcome:
@@ -37,14 +41,54 @@ def cpu_flags(path="/proc/cpuinfo"):
     return set()
 
 
+def has_ipv6_address(prefix, path="/proc/net/if_inet6"):
+    """Whether an interface has an IPv6 address whose hexadecimal digits begin with prefix."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return any(line.startswith(prefix) for line in file)
+    except OSError:
+        return False
+
+
+def package_index_answers(python):
+    """Whether the pip of this interpreter finds a package, wherever it is told to look."""
+    try:
+        return subprocess.run([python, "-m", "pip", "index", "versions", "--retries", "0",
+                               "--timeout", "10", "grpcio"], capture_output=True, timeout=60,
+                              check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def sandbox_works():
+    """Whether this host lets a process have namespaces of its own (bubblewrap)."""
+    try:
+        return subprocess.run(["bwrap", "--unshare-user", "--unshare-pid", "--ro-bind", "/", "/",
+                               "--proc", "/proc", "--cap-drop", "ALL", "true"],
+                              capture_output=True, timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 def condition_holds(condition, tree, flags):
     kind, _, value = condition.partition(":")
     if kind == "no-cpu":
         return any(flag not in flags for flag in value.split(","))
     if kind == "no-program":
         return shutil.which(value) is None
+    if kind == "no-ipv6":
+        return not has_ipv6_address(value)
     if kind == "tree":
         return os.path.basename(tree) in value.split(",")
+    if condition == "not-root":
+        return os.geteuid() != 0
+    if condition == "no-package-index":
+        pythons = [os.path.join(tree, folder, "bin", "python")
+                   for folder in (PYTHON_CLIENT_FOLDER, OPERATION_TOOLS_FOLDER)]
+        present = [python for python in pythons if os.path.exists(python)]
+        return bool(present) and not package_index_answers(present[0])
+    if condition == "no-sandbox":
+        return not sandbox_works()
     raise ValueError(f"unknown condition '{condition}' in the list of expected skips")
 
 

@@ -14,6 +14,7 @@
 #include "moebius/kernels/kernels.h"
 #include "moebius/routing/combine.h"
 #include "moebius/routing/dispatch_plan.h"
+#include "moebius/routing/dispatch_waves.h"
 #include "moebius/routing/gate.h"
 #include "moebius/tensor/buffer.h"
 
@@ -144,6 +145,56 @@ BENCHMARK(BM_PlanAndCombine)
     ->Args({512, 8, 2048})
     ->Args({1, 8, 2048})
     ->Args({1, 32, 0});
+
+// Bytes of rows per token and layer, out and back, beside a protocol with one row per assignment.
+struct WireShape {
+  const char* name;
+  int32_t num_experts, top_k, groups, kept_groups, combine_groups;
+  int64_t hidden_size;
+};
+constexpr WireShape kWireShapes[] = {
+    {"demo", 32, 4, 4, 2, 4, 192},
+    {"Qwen3-30B-A3B", 128, 8, 1, 1, 4, 2048},
+    {"DeepSeek-V3", 256, 8, 8, 4, 8, 7168},
+};
+
+// Arguments: shape, services.
+void BM_WireBytes(benchmark::State& state) {
+  const ScopedFloatEnvironment environment;
+  const WireShape& shape = kWireShapes[state.range(0)];
+  constexpr int64_t kRows = 1024;
+  GateConfig config;
+  config.num_experts = shape.num_experts;
+  config.top_k = shape.top_k;
+  config.num_groups = shape.groups;
+  config.num_kept_groups = shape.kept_groups;
+  config.score_function = shape.groups > 1 ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+  Random random(1);
+  RowBatch<float> logits(kRows, shape.num_experts);
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (float& logit : logits.rows().span(row)) logit = random.Normal();
+  }
+  Assignments assignments;
+  GateCounts counts;
+  SelectExperts(config, GroupFill::kNegativeInfinity, logits.rows(), {}, &assignments, &counts);
+  const LayerRule rule{LayerId(0), shape.num_experts, shape.combine_groups, 0};
+  const PlacementShape held = PlacementShape::Make(shape.num_experts, {true}, 0, 0);
+  const Placement placement = *Placement::Static(
+      held, {.num_services = static_cast<int32_t>(state.range(1)), .expert_replicas = 1});
+  DispatchPlan plan;
+  for (auto _ : state) {
+    const absl::Status status =
+        BuildDispatchPlan(rule, assignments, placement, DispatchLimits(), &plan);
+    MOEBIUS_CHECK(status.ok());
+  }
+  const WireBytes bytes =
+      CountWireBytes(plan.counts(), plan.counts().served, shape.hidden_size * 2);
+  state.SetLabel(shape.name);
+  state.counters["out_per_token"] = static_cast<double>(bytes.out) / kRows;
+  state.counters["back_per_token"] = static_cast<double>(bytes.back) / kRows;
+  state.counters["naive_each_way"] = static_cast<double>(bytes.naive) / kRows;
+}
+BENCHMARK(BM_WireBytes)->ArgsProduct({{0, 1, 2}, {4, 8, 32}});
 
 }  // namespace
 }  // namespace moebius

@@ -13,14 +13,14 @@ std::vector<RoleRows> CutByRole(const StepPlan& plan) {
         std::clamp<int64_t>(session.prompt_length - session.position_begin, 0, session.num_rows);
     if (prompt_rows > 0) {
       cut.push_back({.session_index = static_cast<int32_t>(i),
-                     .role = Role::kPrompt,
+                     .role = TokenRole::kPrompt,
                      .row_begin = session.row_begin,
                      .num_rows = prompt_rows,
                      .position_begin = session.position_begin});
     }
     if (prompt_rows < session.num_rows) {
       cut.push_back({.session_index = static_cast<int32_t>(i),
-                     .role = Role::kGenerated,
+                     .role = TokenRole::kGenerated,
                      .row_begin = session.row_begin + prompt_rows,
                      .num_rows = session.num_rows - prompt_rows,
                      .position_begin = session.position_begin + prompt_rows});
@@ -48,7 +48,8 @@ void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometr
                          .num_rows = num_rows,
                          .span_begin = span,
                          .span_end = std::min(span + step, num_spans),
-                         .finishes = !split});
+                         .finishes = !split,
+                         .slot_begin = span});
       }
     }
   }

@@ -4,18 +4,19 @@
 #include <cstdint>
 #include <vector>
 
+#include "moebius/attention/head_map.h"
 #include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
 
 namespace moebius {
 
 /// What a token was when the request came: it never changes and decides MLA's form.
-enum class Role { kPrompt, kGenerated };
+enum class TokenRole { kPrompt, kGenerated };
 
 /// Consecutive rows of one session that have one role.
 struct RoleRows {
   int32_t session_index = 0;  // into StepPlan::sessions
-  Role role = Role::kPrompt;
+  TokenRole role = TokenRole::kPrompt;
   int64_t row_begin = 0;  // in the step's row batch
   int64_t num_rows = 0;
   int64_t position_begin = 0;
@@ -32,6 +33,7 @@ std::vector<RoleRows> CutByRole(const StepPlan& plan);
 struct SpanTask {
   int32_t rows_index = 0;  // into the vector of CutByRole
   int32_t key_group = 0;   // KV head; 0 where all heads share the keys
+  HeadRange heads;         // those of the key group's query heads; empty: all of them
   int64_t row_begin = 0;   // relative to RoleRows::row_begin
   int64_t num_rows = 0;
   int64_t span_begin = 0;
@@ -40,6 +42,8 @@ struct SpanTask {
   /// somebody folds the states of all spans in ascending order. The same for all tasks of a
   /// RoleRows.
   bool finishes = true;
+  /// Of a task that does not finish: where, among the states of a row and head, the first one goes.
+  int64_t slot_begin = 0;
 };
 
 /// How work may be cut. It decides who computes a state and never which bits it has.

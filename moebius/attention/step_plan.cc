@@ -14,6 +14,7 @@ constexpr int64_t kMaxPosition = int64_t{1} << 24;  // RopeTable's bound
 
 absl::Status ValidateStepPlan(const StepPlan& plan) {
   int64_t next_row = 0;
+  int32_t ulysses_ranks = 1;
   std::set<SessionId> seen;
   for (const SessionRows& rows : plan.sessions) {
     const auto fail = [&](const auto&... words) {
@@ -31,6 +32,14 @@ absl::Status ValidateStepPlan(const StepPlan& plan) {
       return fail("position ", rows.position_begin, " is outside [0, ", kMaxPosition, "]");
     }
     if (rows.prompt_length < 0) return fail("prompt length is ", rows.prompt_length);
+    if (rows.first_rank < 0) return fail("its first rank is ", rows.first_rank);
+    if (rows.ulysses_ranks < 1) return fail("its heads are of ", rows.ulysses_ranks, " ranks");
+    if (rows.ulysses_ranks > 1) {
+      if (ulysses_ranks > 1 && rows.ulysses_ranks != ulysses_ranks) {
+        return fail("its heads are of ", rows.ulysses_ranks, " ranks, others' of ", ulysses_ranks);
+      }
+      ulysses_ranks = rows.ulysses_ranks;
+    }
     if (!seen.insert(rows.session).second) return fail("occurs twice");
     next_row = rows.row_end();
   }

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 
+#include "moebius/attention/attention_method.h"
 #include "moebius/base/strong_id.h"
 
 namespace moebius {
@@ -19,6 +20,15 @@ struct SessionRows {
   /// Rows at positions >= prompt_length have the generated role, the others the prompt role. The
   /// role of a token never changes, also when it is computed again after a loss.
   int64_t prompt_length = 0;
+  /// The rank that owns the session's first span, the same in every step of the session; the others
+  /// follow by the rule of SpanOwner (shard.h). Taken modulo the number of ranks. No bit depends on
+  /// it.
+  int32_t first_rank = 0;
+  /// How several ranks share the prompt rows' attention; generated rows always send their queries.
+  /// kLocal is of one rank. No bit depends on it.
+  AttentionMethod method = AttentionMethod::kRingPassKv;
+  /// Ranks of a group that shares heads: all of them for kUlysses, a divisor for k2d, else 1.
+  int32_t ulysses_ranks = 1;
 
   int64_t row_end() const { return row_begin + num_rows; }
   int64_t position_end() const { return position_begin + num_rows; }
@@ -37,7 +47,9 @@ struct StepPlan {
 /// INVALID_ARGUMENT with the broken rule, else OK:
 /// 1. sessions tile [0, num_rows) in order, each row once;
 /// 2. a session occurs at most once;
-/// 3. counts, positions and prompt lengths are not negative and positions end at or below 2^24.
+/// 3. counts, positions, prompt lengths and ranks are not negative and positions end at or below
+/// 2^24;
+/// 4. a group that shares heads has at least one rank, and as many for every session.
 absl::Status ValidateStepPlan(const StepPlan& plan);
 
 }  // namespace moebius

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -19,40 +20,67 @@ namespace {
 thread_local bool on_executor_thread = false;
 thread_local bool inside_parallel_task = false;
 
+// A thread inside a body: in the executor's float environment, and known by OnExecutorThread.
+class BodyScope {
+ public:
+  BodyScope() { on_executor_thread = true; }
+  ~BodyScope() {
+    MOEBIUS_DCHECK(HasFloatEnvironment());
+    on_executor_thread = false;
+  }
+  BodyScope(const BodyScope&) = delete;
+  BodyScope& operator=(const BodyScope&) = delete;
+
+ private:
+  const ScopedFloatEnvironment environment_;
+};
+
 }  // namespace
 
 class Executor::Impl {
  public:
   explicit Impl(int num_threads) {
     MOEBIUS_CHECK_GE(num_threads, 1);
-    for (int index = 0; index < num_threads; ++index) {
-      threads_.emplace_back([this, index] { index == 0 ? Lead() : Follow(index); });
+    threads_.reserve(static_cast<size_t>(num_threads));
+    // The first thread is whoever calls Run.
+    for (int index = 1; index < num_threads; ++index) {
+      try {
+        threads_.emplace_back([this, index] { Follow(index); });
+      } catch (const std::system_error&) {
+        // The host has no more threads (ulimit -u, memory for stacks): those that came do the work,
+        // with the same results.
+        return;
+      }
     }
   }
 
   ~Impl() {
     {
       MutexLock lock(mutex_);
+      while (serving_ticket_ != next_ticket_) caller_wakeup_.Wait(mutex_);
       stopping_ = true;
-      lead_wakeup_.SignalAll();
       work_wakeup_.SignalAll();
     }
     for (std::thread& thread : threads_) thread.join();
   }
 
-  int num_threads() const { return static_cast<int>(threads_.size()); }
+  int num_threads() const { return static_cast<int>(threads_.size()) + 1; }
 
   void Run(absl::FunctionRef<void()> body) {
     if (on_executor_thread) {
       body();
       return;
     }
+    {
+      MutexLock lock(mutex_);
+      const uint64_t ticket = next_ticket_++;
+      while (ticket != serving_ticket_) caller_wakeup_.Wait(mutex_);
+    }
+    {
+      const BodyScope scope;
+      body();
+    }
     MutexLock lock(mutex_);
-    const uint64_t ticket = next_ticket_++;
-    while (ticket != serving_ticket_) caller_wakeup_.Wait(mutex_);
-    body_ = &body;
-    lead_wakeup_.Signal();
-    while (body_ != nullptr) caller_wakeup_.Wait(mutex_);
     ++serving_ticket_;
     caller_wakeup_.SignalAll();
   }
@@ -90,25 +118,6 @@ class Executor::Impl {
     inside_parallel_task = false;
   }
 
-  void Lead() {
-    on_executor_thread = true;
-    SetFloatEnvironment();
-    while (true) {
-      absl::FunctionRef<void()>* body = nullptr;
-      {
-        MutexLock lock(mutex_);
-        while (body_ == nullptr && !stopping_) lead_wakeup_.Wait(mutex_);
-        if (body_ == nullptr) return;
-        body = body_;
-      }
-      (*body)();
-      MOEBIUS_DCHECK(HasFloatEnvironment());
-      MutexLock lock(mutex_);
-      body_ = nullptr;
-      caller_wakeup_.SignalAll();
-    }
-  }
-
   void Follow(int thread_index) {
     on_executor_thread = true;
     SetFloatEnvironment();
@@ -132,19 +141,17 @@ class Executor::Impl {
 
   Mutex mutex_;
   CondVar caller_wakeup_;
-  CondVar lead_wakeup_;
   CondVar work_wakeup_;
   CondVar done_wakeup_;
   bool stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
   uint64_t next_ticket_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   uint64_t serving_ticket_ MOEBIUS_GUARDED_BY(mutex_) = 0;
-  absl::FunctionRef<void()>* body_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
   uint64_t generation_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   int64_t task_count_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   absl::FunctionRef<void(int64_t, int)>* task_body_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
   int followers_running_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   std::atomic<int64_t> next_index_{0};
-  std::vector<std::thread> threads_;
+  std::vector<std::thread> threads_;  // all but the first
 };
 
 Executor::Executor(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}

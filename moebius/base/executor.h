@@ -8,18 +8,18 @@
 
 namespace moebius {
 
-/// The threads on which output arithmetic runs, each in the float environment of
-/// float_environment.h. All output arithmetic of a process runs here and nowhere else.
+/// Where output arithmetic runs, and nowhere else in a process: inside bodies, whose threads are in
+/// the float environment of float_environment.h meanwhile.
 ///
 /// Invariants:
-/// 1. `Run` executes one body at a time, in the order of arrival, on the executor's first thread.
+/// 1. `Run` executes one body at a time, in the order of arrival, on the thread that calls it.
 /// 2. `ParallelFor` may be called only from inside a body; nested calls run their tasks inline.
 /// 3. Which thread runs a task never changes a result: tasks write disjoint outputs.
 ///
 /// Thread-safe. The destructor waits for running bodies.
 class Executor {
  public:
-  /// `num_threads` >= 1, the first thread included.
+  /// `num_threads` >= 1, whoever calls Run included; fewer where the host has no more threads.
   explicit Executor(int num_threads);
   ~Executor();
   Executor(const Executor&) = delete;
@@ -27,15 +27,15 @@ class Executor {
 
   int num_threads() const;
 
-  /// Runs `body` on the executor and returns when it has ended. Called from inside a body it runs
-  /// inline.
+  /// Waits for the bodies that came before, then runs `body` here: no thread is switched to.
+  /// Called from inside a body it runs at once.
   void Run(absl::FunctionRef<void()> body);
 
   /// Calls body(index, thread_index) for index in [0, count), thread_index in [0, num_threads),
   /// and returns when all calls have ended. Calls with one thread_index never overlap.
   void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t, int)> body);
 
-  /// True on a thread of any executor.
+  /// True inside a body or a task of any executor.
   static bool OnExecutorThread();
 
  private:

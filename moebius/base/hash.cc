@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/base/hash.h"
 
+#if defined(__x86_64__)
+// Makes XXH3_64bits and XXH3_64bits_update choose by CPU at run time: the same bits, with AVX2 or
+// AVX-512 two and a half times as fast as with the baseline that the library is built for.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include "absl/strings/str_format.h"
 

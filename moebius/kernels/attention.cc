@@ -235,6 +235,22 @@ void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int6
   }
 }
 
+void LoadKey(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token, Bf16* key) {
+  const PackedColumn column(order, const_cast<Bf16*>(block), shape.padded_key_width(), token);
+  for (int64_t k = 0; k < shape.key_width; ++k) key[k] = column[k];
+}
+
+void LoadValue(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token,
+               Bf16* value) {
+  const int64_t depth_offset =
+      token / kBlockDepth * kPanelBlockSize + PanelBlockOffset(order, token % kBlockDepth, 0);
+  for (int64_t d = 0; d < shape.value_width; d += kPanelColumns) {
+    const Bf16* column = block + d * shape.key_block + depth_offset;
+    const int64_t count = std::min<int64_t>(kPanelColumns, shape.value_width - d);
+    for (int64_t c = 0; c < count; ++c) value[d + c] = column[2 * c];
+  }
+}
+
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
   MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
   StagedTile staged;

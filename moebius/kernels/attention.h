@@ -93,6 +93,10 @@ void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t 
 /// Writes value `token` in [0, B) of a block, `value` [value_width]; null writes +0.
 void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
                 Bf16* block);
+/// The inverse: `key` [key_width], `value` [value_width].
+void LoadKey(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token, Bf16* key);
+void LoadValue(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token,
+               Bf16* value);
 /// Packs a whole block from rows [num_rows <= B, width]; absent rows become +0.
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block);
 void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block);

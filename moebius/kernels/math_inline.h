@@ -50,7 +50,7 @@ MOEBIUS_ALWAYS_INLINE float Horner6(const float (&c)[7], float r) {
 }  // namespace math_internal
 
 MOEBIUS_ALWAYS_INLINE float Exp2(float x) {
-  using namespace math_internal;
+  using namespace math_internal;  // NOLINT(google-build-using-namespace): inside one function
   if (!(x >= -126.0f)) return x != x ? x + x : 0.0f;
   if (x >= 128.0f) return __builtin_inff();
   const float shifted = x + kRoundingShift;
@@ -60,7 +60,7 @@ MOEBIUS_ALWAYS_INLINE float Exp2(float x) {
 }
 
 MOEBIUS_ALWAYS_INLINE float Exp(float x) {
-  using namespace math_internal;
+  using namespace math_internal;  // NOLINT(google-build-using-namespace): inside one function
   if (!(x >= kExpMin)) return x != x ? x + x : 0.0f;
   if (x > kExpMax) return __builtin_inff();
   const float shifted = x * kLog2OfE + kRoundingShift;
@@ -77,7 +77,7 @@ MOEBIUS_ALWAYS_INLINE float Exp(float x) {
 MOEBIUS_ALWAYS_INLINE float Sigmoid(float x) { return 1.0f / (1.0f + Exp(-x)); }
 
 MOEBIUS_ALWAYS_INLINE float Log2(float x) {
-  using namespace math_internal;
+  using namespace math_internal;  // NOLINT(google-build-using-namespace): inside one function
   const uint32_t bits = Bits(x);
   if ((bits & 0x7FFFFFFF) < 0x00800000) return -__builtin_inff();
   if (bits >= 0x7F800000) {
@@ -100,7 +100,7 @@ MOEBIUS_ALWAYS_INLINE float Log2(float x) {
 MOEBIUS_ALWAYS_INLINE float Log(float x) { return Log2(x) * 0x1.62e430p-1f; }
 
 MOEBIUS_ALWAYS_INLINE float FusedMultiplyAdd(float a, float b, float c) {
-  using namespace math_internal;
+  using namespace math_internal;  // NOLINT(google-build-using-namespace): inside one function
   const auto flush_input = [](float x) {
     const uint32_t bits = Bits(x);
     return (bits & 0x7F800000) == 0 ? FromBits(bits & 0x80000000) : x;

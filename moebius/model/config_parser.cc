@@ -96,6 +96,55 @@ void ParseTokenIds(FieldReader& reader, ModelConfig& config, absl::string_view s
   config.bos_token_id = reader.OptionalInteger("bos_token_id", 0, config.vocab_size - 1);
 }
 
+// Members of generation_config.json that change answers, and the value that asks for nothing.
+struct NeutralSetting {
+  const char* name;
+  double neutral;
+};
+constexpr NeutralSetting kNeutralSettings[] = {
+    {"typical_p", 1},     {"epsilon_cutoff", 0},       {"eta_cutoff", 0},
+    {"num_beams", 1},     {"diversity_penalty", 0},    {"encoder_repetition_penalty", 1},
+    {"penalty_alpha", 0}, {"no_repeat_ngram_size", 0}, {"encoder_no_repeat_ngram_size", 0},
+    {"min_length", 0},    {"min_new_tokens", 0},       {"guidance_scale", 1}};
+constexpr const char* kListSettings[] = {"bad_words_ids",       "force_words_ids",
+                                         "forced_bos_token_id", "forced_eos_token_id",
+                                         "suppress_tokens",     "begin_suppress_tokens",
+                                         "sequence_bias",       "exponential_decay_length_penalty"};
+
+bool IsNeutral(const Json& value, double neutral) {
+  switch (value.kind()) {
+    case Json::Kind::kNull:
+      return true;
+    case Json::Kind::kInteger:
+      return static_cast<double>(value.integer()) == neutral;
+    case Json::Kind::kNumber:
+      return value.number() == neutral;
+    default:
+      return false;
+  }
+}
+
+bool AsksForNothing(const Json& value) {
+  const bool is_empty_list = value.kind() == Json::Kind::kArray && value.elements().empty();
+  return value.kind() == Json::Kind::kNull || is_empty_list;
+}
+
+std::vector<std::string> SettingsNotApplied(const Json& json) {
+  std::vector<std::string> settings;
+  const auto add = [&](const char* name, const Json& value) {
+    settings.push_back(absl::StrCat(name, " ", ShortText(value)));
+  };
+  for (const auto& [name, neutral] : kNeutralSettings) {
+    const Json* value = json.Find(name);
+    if (value != nullptr && !IsNeutral(*value, neutral)) add(name, *value);
+  }
+  for (const char* name : kListSettings) {
+    const Json* value = json.Find(name);
+    if (value != nullptr && !AsksForNothing(*value)) add(name, *value);
+  }
+  return settings;
+}
+
 }  // namespace
 
 absl::string_view FamilyName(Family family) {
@@ -143,6 +192,9 @@ absl::StatusOr<GenerationDefaults> ParseGenerationConfig(absl::string_view text,
   defaults.temperature = reader.OptionalNumber("temperature", 0, 100);
   defaults.top_k = reader.OptionalInteger("top_k", 0, INT32_MAX);
   defaults.top_p = reader.OptionalNumber("top_p", 1e-6, 1);
+  defaults.min_p = reader.OptionalNumber("min_p", 0, 1);
+  defaults.repetition_penalty = reader.OptionalNumber("repetition_penalty", 0.01, 100);
+  defaults.not_applied = SettingsNotApplied(json);
   defaults.bos_token_id = reader.OptionalInteger("bos_token_id", 0, kMaxTokenId);
   defaults.eos_token_ids = reader.OptionalIntegers("eos_token_id", 0, kMaxTokenId);
   if (!reader.ok()) return reader.status();

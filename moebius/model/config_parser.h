@@ -18,9 +18,14 @@ namespace moebius {
 struct GenerationDefaults {
   bool present = false;  // the file exists
   std::optional<bool> do_sample;
-  std::optional<double> temperature;  // >= 0
-  std::optional<int64_t> top_k;       // >= 0; 0 is no limit
-  std::optional<double> top_p;        // (0, 1]
+  std::optional<double> temperature;         // >= 0
+  std::optional<int64_t> top_k;              // >= 0; 0 is no limit
+  std::optional<double> top_p;               // (0, 1]
+  std::optional<double> min_p;               // [0, 1]
+  std::optional<double> repetition_penalty;  // [0.01, 100]
+  /// Members that ask for something this build does not do, as "no_repeat_ngram_size 3": told to
+  /// whoever runs the model, since answers would be others with it.
+  std::vector<std::string> not_applied;
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;  // ascending, distinct; empty when absent
 };

@@ -66,7 +66,10 @@ std::optional<int64_t> FieldReader::OptionalInteger(absl::string_view name, int6
   const Json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!IsInteger(*value)) {
-    Refuse(name, absl::StrCat("must be an integer, it is ", ShortText(*value)));
+    // 320.0 and 3.2e2 show as 320, which alone would read as a contradiction.
+    Refuse(name, absl::StrCat("must be an integer, it is ", ShortText(*value),
+                              value->kind() == Json::Kind::kNumber ? ", " : "",
+                              value->kind() == Json::Kind::kNumber ? value->KindName() : ""));
     return std::nullopt;
   }
   if (value->kind() == Json::Kind::kLargeInteger || value->integer() < low ||

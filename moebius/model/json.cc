@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/model/json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -12,6 +13,7 @@
 
 #include "moebius/base/check.h"
 #include "moebius/base/status.h"
+#include "moebius/base/utf8.h"
 
 namespace moebius {
 namespace {
@@ -278,18 +280,23 @@ std::string FormatNumber(double value) {
 
 namespace {
 
+constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
+
+// JSON is UTF-8: what is none (a file name, a flag's value) shows as replacement characters.
 void AppendQuoted(std::string& out, absl::string_view text) {
   out.push_back('"');
-  for (const char c : text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
+  while (!text.empty()) {
+    const size_t length = Utf8CharacterBytes(text);
+    const unsigned char byte = static_cast<unsigned char>(text[0]);
+    if (length == 0) {
+      out += kReplacement;
     } else if (byte < 0x20) {
       absl::StrAppendFormat(&out, "\\u%04x", byte);
     } else {
-      out.push_back(c);
+      if (byte == '"' || byte == '\\') out.push_back('\\');
+      absl::StrAppend(&out, text.substr(0, length));
     }
+    text.remove_prefix(std::max<size_t>(length, 1));
   }
   out.push_back('"');
 }
@@ -297,7 +304,7 @@ void AppendQuoted(std::string& out, absl::string_view text) {
 void AppendBreak(std::string& out, int indent) {
   if (indent < 0) return;
   out.push_back('\n');
-  out.append(static_cast<size_t>(2 * indent), ' ');
+  out.append(2 * static_cast<size_t>(indent), ' ');
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -134,15 +135,19 @@ absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
       settings.span.value_or(is_large_latent ? kLargeLatentSpan : kDefaultSpan));
   const absl::string_view span_source =
       overrides.span.has_value() ? "--span" : "moebius.json: span";
+  // A flag is the caller's fault, moebius.json the folder's.
+  const auto refuse_span = [&](const std::string& rule) {
+    absl::Status status = absl::InvalidArgumentError(
+        absl::StrCat(span_source, " must be ", rule, ", it is ", numerics.span));
+    return overrides.span.has_value() ? AsUsageError(std::move(status)) : status;
+  };
   if (numerics.span < kKeyBlockStep || numerics.span > kMaxSpan) {
-    return absl::InvalidArgumentError(absl::StrCat(span_source, " must be between ", kKeyBlockStep,
-                                                   " and ", kMaxSpan, ", it is ", numerics.span));
+    return refuse_span(absl::StrCat("between ", kKeyBlockStep, " and ", kMaxSpan));
   }
   numerics.key_block = std::min(kKeyBlock, numerics.span);
   const int32_t unit = numerics.span < kKeyBlock ? kKeyBlockStep : kKeyBlock;
   if (numerics.span % unit != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(span_source, " must be a multiple of ", unit, ", it is ", numerics.span));
+    return refuse_span(absl::StrCat("a multiple of ", unit));
   }
   numerics.num_combine_groups = config.gate.num_groups > 1
                                     ? config.gate.num_groups
@@ -153,9 +158,11 @@ absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
   numerics.attention_sum =
       overrides.attention_sum.value_or(settings.attention_sum.value_or("canonical"));
   if (numerics.attention_sum != "canonical") {
-    return absl::UnimplementedError(absl::StrCat("attention sum \"",
+    const absl::string_view source =
+        overrides.attention_sum.has_value() ? "--attention-sum" : "moebius.json: attention_sum";
+    return absl::UnimplementedError(absl::StrCat(source, " is \"",
                                                  PrintableName(numerics.attention_sum),
-                                                 "\" is not supported, only \"canonical\" is"));
+                                                 "\", only \"canonical\" is supported"));
   }
   return numerics;
 }

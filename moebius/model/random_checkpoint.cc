@@ -2,6 +2,7 @@
 #include "moebius/model/random_checkpoint.h"
 
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "moebius/base/error.h"
 #include "moebius/base/hash.h"
 #include "moebius/base/random.h"
 #include "moebius/base/status.h"
@@ -29,6 +32,9 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kElementsAtOnce = 1u << 16;
+constexpr uint64_t kShardBytes = 5'000'000'000;
+// What a file system needs beside the weights: headers, configuration, its own tables.
+constexpr uint64_t kSpareBytes = 64u << 20;
 
 int64_t Or(int64_t value, int64_t otherwise) { return value > 0 ? value : otherwise; }
 
@@ -50,10 +56,11 @@ void AddAttentionFields(const RandomCheckpointOptions& options, Json& config) {
   config.Set("num_attention_heads", Json::Integer(heads));
   if (IsDeepseekLike(options.family)) {
     config.Set("num_key_value_heads", Json::Integer(heads));
-    config.Set("q_lora_rank", Json::Integer(2 * head_dim));
-    config.Set("kv_lora_rank", Json::Integer(2 * head_dim));
+    config.Set("q_lora_rank", Json::Integer(Or(options.q_lora_rank, 2 * head_dim)));
+    config.Set("kv_lora_rank", Json::Integer(Or(options.kv_lora_rank, 2 * head_dim)));
     config.Set("qk_nope_head_dim", Json::Integer(head_dim));
-    config.Set("qk_rope_head_dim", Json::Integer(std::max<int64_t>(2, head_dim / 4 * 2)));
+    const int64_t half = std::max<int64_t>(2, head_dim / 4 * 2);
+    config.Set("qk_rope_head_dim", Json::Integer(Or(options.rope_dim, half)));
     config.Set("v_head_dim", Json::Integer(head_dim));
     return;
   }
@@ -157,6 +164,27 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return absl::OkStatus();
 }
 
+// Of the file system that `folder` is or will be in; nothing where it does not say.
+std::optional<uint64_t> FreeBytes(const std::string& folder) {
+  struct statvfs facts = {};
+  std::string place = folder;
+  if (statvfs(place.c_str(), &facts) != 0) {
+    const size_t slash = place.find_last_of('/');
+    place = slash == std::string::npos ? "." : place.substr(0, std::max<size_t>(1, slash));
+    if (statvfs(place.c_str(), &facts) != 0) return std::nullopt;
+  }
+  return uint64_t{facts.f_bavail} * facts.f_frsize;
+}
+
+absl::Status CheckRoom(const std::string& folder, uint64_t weight_bytes) {
+  const std::optional<uint64_t> free = FreeBytes(folder);
+  if (!free.has_value() || *free >= weight_bytes + kSpareBytes) return absl::OkStatus();
+  return WithHint(
+      absl::ResourceExhaustedError(absl::StrCat(folder, ": the weights take ", weight_bytes,
+                                                " bytes, the file system has ", *free, " left")),
+      "make fewer layers, or give a folder on another file system");
+}
+
 absl::Status MakeFolder(const std::string& folder) {
   if (mkdir(folder.c_str(), 0755) != 0 && errno != EEXIST) {
     return absl::FailedPreconditionError(absl::StrCat(folder, ": ", std::strerror(errno)));
@@ -236,15 +264,21 @@ class ShardWriter {
   Json weight_map_ = Json::Object({});
 };
 
+uint64_t TotalBytes(const std::vector<Parameter>& parameters, DType dtype) {
+  uint64_t total = 0;
+  for (const Parameter& parameter : parameters) total += ParameterBytes(parameter, dtype);
+  return total;
+}
+
 absl::Status WriteWeights(const std::string& folder, const RandomCheckpointOptions& options,
                           const std::vector<Parameter>& parameters,
                           const WriteProgress& on_progress) {
-  uint64_t total = 0;
-  for (const Parameter& parameter : parameters) total += ParameterBytes(parameter, options.dtype);
+  const uint64_t total = TotalBytes(parameters, options.dtype);
   ShardWriter shards(folder, options, total, on_progress);
-  if (options.num_shards <= 1) return shards.Write("model.safetensors", parameters);
+  const int64_t wanted = Or(options.num_shards, static_cast<int64_t>(total / kShardBytes + 1));
+  if (wanted <= 1) return shards.Write("model.safetensors", parameters);
   // Contiguous runs of about equal size; every shard gets at least one tensor.
-  const size_t num_shards = std::min(static_cast<size_t>(options.num_shards), parameters.size());
+  const size_t num_shards = std::min(static_cast<size_t>(wanted), parameters.size());
   size_t begin = 0;
   uint64_t written = 0;
   for (size_t shard = 0; shard < num_shards; ++shard) {
@@ -278,8 +312,8 @@ std::string RandomConfigText(const RandomCheckpointOptions& options) {
   config.Set("num_hidden_layers", Json::Integer(Or(options.num_layers, 2)));
   config.Set("max_position_embeddings", Json::Integer(Or(options.max_positions, 512)));
   config.Set("hidden_act", Json::String("silu"));
-  config.Set("rms_norm_eps", Json::Number(1e-6));
-  config.Set("rope_theta", Json::Number(10000.0));
+  config.Set("rms_norm_eps", Json::Number(options.rms_norm_eps));
+  config.Set("rope_theta", Json::Number(options.rope_theta));
   config.Set("tie_word_embeddings", Json::Boolean(options.tied_head));
   config.Set("torch_dtype", Json::String(DTypeText(options.dtype)));
   const Json token_id_fields = TokenIdFields(vocab_size);
@@ -305,18 +339,29 @@ void FillRandomElements(const Parameter& parameter, DType dtype, uint64_t seed, 
   }
 }
 
+absl::Status CheckRandomCheckpoint(const RandomCheckpointOptions& options) {
+  return ParseModelConfig(RandomConfigText(options)).status();
+}
+
+absl::StatusOr<uint64_t> RandomCheckpointBytes(const RandomCheckpointOptions& options) {
+  MOEBIUS_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(RandomConfigText(options)));
+  return TotalBytes(ExpectedParameters(config), options.dtype);
+}
+
 absl::Status WriteRandomCheckpoint(const std::string& folder,
                                    const RandomCheckpointOptions& options,
                                    const WriteProgress& on_progress) {
   const std::string config_text = RandomConfigText(options);
   MOEBIUS_ASSIGN_OR_RETURN(const ModelConfig config, ParseModelConfig(config_text));
+  const std::vector<Parameter> parameters = ExpectedParameters(config);
+  MOEBIUS_RETURN_IF_ERROR(CheckRoom(folder, TotalBytes(parameters, options.dtype)));
   MOEBIUS_RETURN_IF_ERROR(MakeFolder(folder));
-  MOEBIUS_RETURN_IF_ERROR(WriteWeights(folder, options, ExpectedParameters(config), on_progress));
+  MOEBIUS_RETURN_IF_ERROR(WriteWeights(folder, options, parameters, on_progress));
   MOEBIUS_RETURN_IF_ERROR(WriteText(absl::StrCat(folder, "/generation_config.json"),
                                     TokenIdFields(config.vocab_size).ToPrettyText() + "\n"));
   if (options.byte_tokenizer && config.vocab_size >= 256) {
     Json settings = Json::Object({});
-    settings.Set("span", Json::Integer(128));
+    if (options.span > 0) settings.Set("span", Json::Integer(options.span));
     settings.Set("tokenizer", Json::String("bytes"));
     MOEBIUS_RETURN_IF_ERROR(
         WriteText(absl::StrCat(folder, "/moebius.json"), settings.ToPrettyText() + "\n"));

@@ -19,13 +19,18 @@ namespace moebius {
 /// Sizes of a checkpoint to make. Zero means the small default in the comment.
 struct RandomCheckpointOptions {
   Family family = Family::kDeepseekV3;
-  int64_t num_layers = 0;               // 2
-  int64_t hidden_size = 0;              // 64
-  int64_t vocab_size = 0;               // 320
-  int64_t max_positions = 0;            // 512
-  int64_t num_heads = 0;                // 4
-  int64_t num_kv_heads = 0;             // 2; MLA has one per head
-  int64_t head_dim = 0;                 // 16; MLA: nope and value dim, half of it (even) rotates
+  int64_t num_layers = 0;     // 2
+  int64_t hidden_size = 0;    // 64
+  int64_t vocab_size = 0;     // 320
+  int64_t max_positions = 0;  // 512
+  int64_t num_heads = 0;      // 4
+  int64_t num_kv_heads = 0;   // 2; MLA has one per head
+  int64_t head_dim = 0;       // 16; MLA: nope and value dim, half of it (even) rotates
+  int64_t q_lora_rank = 0;    // MLA: 2 · head_dim
+  int64_t kv_lora_rank = 0;   // MLA: 2 · head_dim
+  int64_t rope_dim = 0;       // MLA: half of head_dim, even
+  double rope_theta = 10000.0;
+  double rms_norm_eps = 1e-6;
   int64_t num_experts = 0;              // 8
   int64_t top_k = 0;                    // 2
   int64_t num_groups = 0;               // 1; DeepSeek-V3 and its like only
@@ -35,9 +40,10 @@ struct RandomCheckpointOptions {
   int64_t num_dense_layers = -1;        // -1: 1 where the family has them and layers allow
   int64_t dense_intermediate_size = 0;  // 2.5 · moe_intermediate_size
   bool tied_head = false;
-  bool byte_tokenizer = true;  // writes moebius.json, where the vocabulary has 256 ids or more
+  bool byte_tokenizer = true;  // says so in moebius.json, where the vocabulary has 256 ids or more
+  int64_t span = 128;          // beside it; 0: the default of all models
   DType dtype = DType::kBF16;  // kBF16, kF16 or kF32; the correction bias is always fp32
-  int64_t num_shards = 1;
+  int64_t num_shards = 0;      // as many as keep a file below 5 GB
   uint64_t seed = 0;
 };
 
@@ -53,8 +59,17 @@ void FillRandomElements(const Parameter& parameter, DType dtype, uint64_t seed, 
 /// Called with bytes written so far and in all.
 using WriteProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+/// OK where the sizes make a model of the family, else what WriteRandomCheckpoint would refuse.
+/// Pure.
+absl::Status CheckRandomCheckpoint(const RandomCheckpointOptions& options);
+
+/// Bytes of the weights that WriteRandomCheckpoint would write. The status is
+/// CheckRandomCheckpoint's. Pure.
+absl::StatusOr<uint64_t> RandomCheckpointBytes(const RandomCheckpointOptions& options);
+
 /// Writes config.json, generation_config.json, moebius.json and the weights, streaming: memory does
 /// not grow with the model. The folder is made; ALREADY_EXISTS where it has a config.json.
+/// RESOURCE_EXHAUSTED, before anything is made, where the file system has no room for it.
 /// INVALID_ARGUMENT names the field that the sizes contradict.
 absl::Status WriteRandomCheckpoint(const std::string& folder,
                                    const RandomCheckpointOptions& options,

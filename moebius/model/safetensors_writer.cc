@@ -2,6 +2,7 @@
 #include "moebius/model/safetensors_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -24,6 +26,11 @@ absl::Status SystemFailure(const std::string& path, absl::string_view action) {
   const std::string message = absl::StrCat(path, ": ", action, " failed: ", std::strerror(errno));
   if (errno == ENOSPC || errno == EDQUOT) return absl::ResourceExhaustedError(message);
   return absl::FailedPreconditionError(message);
+}
+
+std::string FolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
 }  // namespace
@@ -55,8 +62,23 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const std::vector<TensorInfo
   return out + header;
 }
 
+absl::Status SafetensorsWriter::CheckTarget(const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("the file to write has an empty name");
+  struct stat facts = {};
+  if (stat(path.c_str(), &facts) == 0) {
+    if (S_ISREG(facts.st_mode)) return absl::OkStatus();
+    // A rename would put a plain file in the place of a device or a pipe.
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, S_ISDIR(facts.st_mode) ? ": is a folder, not a file" : ": is not a regular file"));
+  }
+  if (access(FolderOf(path).c_str(), W_OK | X_OK) != 0)
+    return SystemFailure(path, "creating the file");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     const std::string& path, const std::vector<TensorInfo>& tensors) {
+  MOEBIUS_RETURN_IF_ERROR(CheckTarget(path));
   MOEBIUS_ASSIGN_OR_RETURN(const std::string header, EncodeSafetensorsHeader(tensors));
   auto writer = std::unique_ptr<SafetensorsWriter>(new SafetensorsWriter());
   writer->path_ = path;
@@ -65,17 +87,26 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     writer->declared_bytes_ +=
         static_cast<uint64_t>(tensor.NumElements()) * DTypeBytes(tensor.dtype);
   }
-  writer->descriptor_ =
-      open(writer->temporary_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (writer->descriptor_ < 0) return SystemFailure(path, "creating the file");
+  MOEBIUS_RETURN_IF_ERROR(writer->Open());
   writer->buffer_ = header;
   return writer;
 }
 
+absl::Status SafetensorsWriter::Open() {
+  // A name is given through /proc later.
+  if (access("/proc/self/fd", X_OK) == 0) {
+    descriptor_ = open(FolderOf(path_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    if (descriptor_ >= 0) return absl::OkStatus();
+  }
+  descriptor_ = open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) return SystemFailure(path_, "creating the file");
+  is_named_ = true;
+  return absl::OkStatus();
+}
+
 SafetensorsWriter::~SafetensorsWriter() {
-  if (descriptor_ < 0) return;
-  close(descriptor_);
-  unlink(temporary_path_.c_str());
+  if (descriptor_ >= 0) close(descriptor_);
+  if (is_named_) unlink(temporary_path_.c_str());
 }
 
 absl::Status SafetensorsWriter::Append(const void* data, size_t size_bytes) {
@@ -102,11 +133,20 @@ absl::Status SafetensorsWriter::Finish() {
         absl::StrCat(path_, ": declared ", declared_bytes_, " bytes, appended ", appended_bytes_));
   }
   MOEBIUS_RETURN_IF_ERROR(Flush());
-  if (close(descriptor_) != 0) return SystemFailure(path_, "closing");
-  descriptor_ = -1;
+  if (!is_named_) {
+    const std::string open_file = absl::StrCat("/proc/self/fd/", descriptor_);
+    if (linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, temporary_path_.c_str(), AT_SYMLINK_FOLLOW) !=
+        0) {
+      return SystemFailure(path_, "naming the file");
+    }
+    is_named_ = true;
+  }
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (close(descriptor) != 0) return SystemFailure(path_, "closing");
   if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
     return SystemFailure(path_, "renaming");
   }
+  is_named_ = false;
   return absl::OkStatus();
 }
 

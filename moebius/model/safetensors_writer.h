@@ -22,8 +22,13 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const std::vector<TensorInfo
 /// append the data of each, in pieces of any size. Not thread-safe.
 class SafetensorsWriter {
  public:
-  /// The file is written under a temporary name beside `path` and renamed by Finish; the temporary
-  /// file is removed when Finish is not reached.
+  /// Whether `path` may be written: a regular file or nothing is there, in a folder that lets us.
+  /// What costs much before it writes asks first; Create asks, too.
+  static absl::Status CheckTarget(const std::string& path);
+
+  /// The file gets its name in Finish, which replaces a file of that name. Until then it has none
+  /// where the file system allows that, so that nothing stays behind a killed process, else a
+  /// temporary one beside `path`.
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       const std::string& path, const std::vector<TensorInfo>& tensors);
   ~SafetensorsWriter();
@@ -36,11 +41,13 @@ class SafetensorsWriter {
 
  private:
   SafetensorsWriter() = default;
+  absl::Status Open();
   absl::Status Flush();
 
   std::string path_;
   std::string temporary_path_;
   int descriptor_ = -1;
+  bool is_named_ = false;  // temporary_path_ exists
   uint64_t declared_bytes_ = 0;
   uint64_t appended_bytes_ = 0;
   std::string buffer_;

@@ -4,30 +4,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "moebius/base/utf8.h"
+
 namespace moebius {
 namespace {
 
 constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
-
-/// Bytes that follow a first byte of a well-formed character, and the range of the second byte
-/// (Unicode 15, table 3-7). length 0: no character begins with this byte.
-struct FirstByte {
-  int length = 0;
-  uint8_t second_low = 0x80;
-  uint8_t second_high = 0xBF;
-};
-
-FirstByte Classify(uint8_t byte) {
-  if (byte < 0x80) return {1};
-  if (byte >= 0xC2 && byte <= 0xDF) return {2};
-  if (byte == 0xE0) return {3, 0xA0, 0xBF};
-  if (byte == 0xED) return {3, 0x80, 0x9F};
-  if (byte >= 0xE1 && byte <= 0xEF) return {3};
-  if (byte == 0xF0) return {4, 0x90, 0xBF};
-  if (byte >= 0xF1 && byte <= 0xF3) return {4};
-  if (byte == 0xF4) return {4, 0x80, 0x8F};
-  return {};
-}
 
 class ByteDecoder final : public StreamingDecoder {
  public:
@@ -38,7 +20,7 @@ class ByteDecoder final : public StreamingDecoder {
     std::string out;
     if (!pending_.empty() && !Continues(byte)) out = Finish();
     pending_.push_back(static_cast<char>(byte));
-    const int length = Classify(static_cast<uint8_t>(pending_[0])).length;
+    const int length = ClassifyUtf8(static_cast<uint8_t>(pending_[0])).length;
     if (length == 0) return out + Finish();
     if (static_cast<int>(pending_.size()) == length) {
       out += pending_;
@@ -56,7 +38,7 @@ class ByteDecoder final : public StreamingDecoder {
  private:
   bool Continues(uint8_t byte) const {
     if (pending_.size() > 1) return byte >= 0x80 && byte <= 0xBF;
-    const FirstByte first = Classify(static_cast<uint8_t>(pending_[0]));
+    const Utf8FirstByte first = ClassifyUtf8(static_cast<uint8_t>(pending_[0]));
     return byte >= first.second_low && byte <= first.second_high;
   }
 

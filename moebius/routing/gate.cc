@@ -56,7 +56,8 @@ class Best {
   std::array<int32_t, kMax> ids_{};
 };
 
-using BestExperts = Best<kMaxTopK>;
+// The chosen ones, and one more to see who came next.
+using BestExperts = Best<kMaxTopK + 1>;
 
 bool AllFinite(absl::Span<const float> logits) {
   // x - x is 0 for a finite x and NaN for all others; a sum of zeros stays 0.
@@ -68,7 +69,16 @@ bool AllFinite(absl::Span<const float> logits) {
 // Exp of kernels/math.h with its two early returns turned into selects, so that loops over experts
 // have a vector form; the same bits for every x but NaN, which no accepted row has.
 MOEBIUS_ALWAYS_INLINE float ExpWithoutBranch(float x) {
-  using namespace math_internal;
+  using math_internal::Bits;
+  using math_internal::FromBits;
+  using math_internal::Horner6;
+  using math_internal::kExpCoefficients;
+  using math_internal::kExpMax;
+  using math_internal::kExpMin;
+  using math_internal::kLn2High;
+  using math_internal::kLn2Low;
+  using math_internal::kLog2OfE;
+  using math_internal::kRoundingShift;
   const float low = x < kExpMin ? kExpMin : x;
   const float clamped = low > kExpMax ? kExpMax : low;
   const float shifted = clamped * kLog2OfE + kRoundingShift;
@@ -126,8 +136,8 @@ void KeepGroups(const GateConfig& config, const float* selection,
 }
 
 BestExperts Choose(const GateConfig& config, const float* selection,
-                   const std::array<bool, kMaxGroups>& kept, GroupFill fill) {
-  BestExperts best(config.top_k);
+                   const std::array<bool, kMaxGroups>& kept, GroupFill fill, int count) {
+  BestExperts best(count);
   const int32_t width = config.num_experts / config.num_groups;
   for (int32_t group = 0; group < config.num_groups; ++group) {
     const bool is_kept = kept[static_cast<size_t>(group)];
@@ -149,34 +159,56 @@ bool OtherFillDiffers(const GateConfig& config, const float* selection,
   if (chosen.score(chosen.size() - 1) > 0) return false;
   const GroupFill other_fill =
       fill == GroupFill::kZero ? GroupFill::kNegativeInfinity : GroupFill::kZero;
-  const BestExperts other = Choose(config, selection, kept, other_fill);
+  const BestExperts other = Choose(config, selection, kept, other_fill, config.top_k);
   for (int i = 0; i < other.size(); ++i) {
     if (!chosen.Has(other.id(i))) return true;
   }
   return false;
 }
 
-void WriteWeights(const GateConfig& config, const float* scores, const BestExperts& chosen,
-                  float* weights) {
-  float divisor = 1;
-  if (config.normalize_weights) {
-    divisor = 0;
-    for (int i = 0; i < chosen.size(); ++i) divisor += scores[chosen.id(i)];
-    if (config.score_function == ScoreFunction::kSigmoid) divisor += kSumGuard;
+// Weights of one row's candidates.
+class RowWeights {
+ public:
+  RowWeights(const GateConfig& config, const float* scores, const BestExperts& chosen)
+      : scale_(config.routed_scaling_factor) {
+    if (!config.normalize_weights) return;
+    divisor_ = 0;
+    for (int i = 0; i < chosen.size(); ++i) divisor_ += scores[chosen.id(i)];
+    if (config.score_function == ScoreFunction::kSigmoid) divisor_ += kSumGuard;
   }
-  for (int i = 0; i < chosen.size(); ++i) {
-    weights[i] = scores[chosen.id(i)] / divisor * config.routed_scaling_factor;
+
+  float Of(float score) const { return score / divisor_ * scale_; }
+
+ private:
+  const float scale_;
+  float divisor_ = 1;
+};
+
+using ExpertScores = std::array<float, kMaxExperts>;
+
+// Fills the scores of a row, and the selection scores where a bias makes them others. Returns the
+// latter.
+const float* RankExperts(const GateConfig& config, absl::Span<const float> logits,
+                         absl::Span<const float> bias, ExpertScores& scores,
+                         ExpertScores& selection) {
+  const auto num_experts = static_cast<size_t>(config.num_experts);
+  if (config.score_function == ScoreFunction::kSigmoid) {
+    Sigmoids(logits, scores.data());
+  } else {
+    Softmax(logits, absl::MakeSpan(scores.data(), num_experts));
   }
+  if (bias.empty()) return scores.data();
+  for (size_t e = 0; e < num_experts; ++e) selection[e] = scores[e] + bias[e];
+  return selection.data();
 }
 
 // Chooses for rows [begin, end); refused rows get kNoExpert.
 void SelectRows(const GateConfig& config, GroupFill fill, FloatRows logits,
                 absl::Span<const float> bias, int64_t begin, int64_t end, Assignments& assignments,
                 GateCounts& counts) {
-  std::array<float, kMaxExperts> scores;
-  std::array<float, kMaxExperts> selection;
+  ExpertScores scores;
+  ExpertScores selection;
   std::array<bool, kMaxGroups> kept;
-  const auto num_experts = static_cast<size_t>(config.num_experts);
   kept[0] = true;
   for (int64_t row = begin; row < end; ++row) {
     int32_t* const ids = assignments.expert_ids.data() + row * config.top_k;
@@ -188,23 +220,17 @@ void SelectRows(const GateConfig& config, GroupFill fill, FloatRows logits,
       ++counts.refused_rows;
       continue;
     }
-    if (config.score_function == ScoreFunction::kSigmoid) {
-      Sigmoids(row_logits, scores.data());
-    } else {
-      Softmax(row_logits, absl::MakeSpan(scores.data(), num_experts));
-    }
-    const float* ranked = scores.data();
-    if (!bias.empty()) {
-      for (size_t e = 0; e < num_experts; ++e) selection[e] = scores[e] + bias[e];
-      ranked = selection.data();
-    }
+    const float* const ranked = RankExperts(config, row_logits, bias, scores, selection);
     if (config.num_groups > 1) KeepGroups(config, ranked, kept);
-    const BestExperts chosen = Choose(config, ranked, kept, fill);
+    const BestExperts chosen = Choose(config, ranked, kept, fill, config.top_k);
     if (config.num_groups > 1 && OtherFillDiffers(config, ranked, kept, fill, chosen)) {
       ++counts.group_fill_mismatches;
     }
-    for (int i = 0; i < chosen.size(); ++i) ids[i] = chosen.id(i);
-    WriteWeights(config, scores.data(), chosen, weights);
+    const RowWeights row_weights(config, scores.data(), chosen);
+    for (int i = 0; i < chosen.size(); ++i) {
+      ids[i] = chosen.id(i);
+      weights[i] = row_weights.Of(scores[static_cast<size_t>(chosen.id(i))]);
+    }
   }
 }
 
@@ -282,6 +308,57 @@ void SelectExperts(Executor& executor, const GateConfig& config, GroupFill fill,
   });
   *counts = GateCounts{refused_rows.load(), mismatches.load()};
   ListRefusedRows(*counts, *assignments);
+}
+
+bool ScoreRow(const GateConfig& config, absl::Span<const float> logits, absl::Span<float> scores) {
+  MOEBIUS_CHECK_EQ(static_cast<int64_t>(scores.size()), config.num_experts);
+  CheckShapes(config, FloatRows(logits.data(), 1, static_cast<int64_t>(logits.size())), {});
+  if (!AllFinite(logits)) return false;
+  ExpertScores row_scores;
+  ExpertScores selection;
+  RankExperts(config, logits, {}, row_scores, selection);
+  std::copy_n(row_scores.begin(), scores.size(), scores.begin());
+  return true;
+}
+
+std::optional<RunnerUp> FindRunnerUp(const GateConfig& config, GroupFill fill,
+                                     absl::Span<const float> logits, absl::Span<const float> bias) {
+  CheckShapes(config, FloatRows(logits.data(), 1, static_cast<int64_t>(logits.size())), bias);
+  if (!AllFinite(logits)) return std::nullopt;
+  ExpertScores scores;
+  ExpertScores selection;
+  std::array<bool, kMaxGroups> kept;
+  kept[0] = true;
+  const float* const ranked = RankExperts(config, logits, bias, scores, selection);
+  if (config.num_groups > 1) KeepGroups(config, ranked, kept);
+  const BestExperts best = Choose(config, ranked, kept, fill, config.top_k + 1);
+  if (best.size() <= config.top_k) return std::nullopt;
+  const int last = config.top_k - 1;
+  return RunnerUp{best.id(last), best.id(last + 1), best.score(last) - best.score(last + 1)};
+}
+
+void CandidateRanking::Rank(const GateConfig& config, absl::Span<const float> logits,
+                            absl::Span<const float> bias) {
+  CheckShapes(config, FloatRows(logits.data(), 1, static_cast<int64_t>(logits.size())), bias);
+  ExpertScores scores;
+  ExpertScores selection;
+  std::array<bool, kMaxGroups> kept;
+  kept[0] = true;
+  const float* const ranked = RankExperts(config, logits, bias, scores, selection);
+  if (config.num_groups > 1) KeepGroups(config, ranked, kept);
+  const BestExperts chosen =
+      Choose(config, ranked, kept, GroupFill::kNegativeInfinity, config.top_k);
+  const RowWeights row_weights(config, scores.data(), chosen);
+  candidates_.clear();
+  const int32_t width = config.num_experts / config.num_groups;
+  for (int32_t expert = 0; expert < config.num_experts; ++expert) {
+    if (!kept[static_cast<size_t>(expert / width)]) continue;
+    candidates_.push_back({expert, row_weights.Of(scores[static_cast<size_t>(expert)])});
+  }
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [ranked](const Candidate& a, const Candidate& b) {
+                     return ranked[a.expert] > ranked[b.expert];
+                   });
 }
 
 }  // namespace moebius

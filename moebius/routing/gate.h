@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -51,5 +53,40 @@ void SelectExperts(const GateConfig& config, GroupFill fill, FloatRows logits,
 /// thread.
 void SelectExperts(Executor& executor, const GateConfig& config, GroupFill fill, FloatRows logits,
                    absl::Span<const float> bias, Assignments* assignments, GateCounts* counts);
+
+/// The scores [E] of one row, before any bias. False, and nothing written, for a row with a NaN or
+/// an infinity. Runs in the executor's float environment. Thread-safe.
+bool ScoreRow(const GateConfig& config, absl::Span<const float> logits, absl::Span<float> scores);
+
+/// How close a row's choice was: its last expert and the best of the candidates that were left out.
+struct RunnerUp {
+  int32_t chosen_expert = 0;
+  int32_t next_expert = 0;
+  float gap = 0;  // of their selection scores, >= 0
+};
+
+/// Nothing for a refused row, and where every candidate is chosen. The row as SelectExperts takes
+/// it. Runs in the executor's float environment. Thread-safe.
+std::optional<RunnerUp> FindRunnerUp(const GateConfig& config, GroupFill fill,
+                                     absl::Span<const float> logits, absl::Span<const float> bias);
+
+/// All candidates of one row, best first, with the weight that each would have beside the row's own
+/// choices: its score over the divisor that the gate had. The first k are the gate's choice (fill
+/// -inf). Candidates are the experts of the kept groups. Reused from row to row; not thread-safe.
+class CandidateRanking {
+ public:
+  struct Candidate {
+    int32_t expert = 0;
+    float weight = 0;
+  };
+
+  /// A row without NaN or infinity. Runs in the executor's float environment.
+  void Rank(const GateConfig& config, absl::Span<const float> logits, absl::Span<const float> bias);
+
+  absl::Span<const Candidate> all() const { return candidates_; }
+
+ private:
+  std::vector<Candidate> candidates_;
+};
 
 }  // namespace moebius

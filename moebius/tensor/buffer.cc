@@ -3,10 +3,8 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
 #include <cstring>
-
-#include "moebius/base/check.h"
+#include <new>
 
 namespace moebius {
 namespace {
@@ -14,23 +12,34 @@ namespace {
 constexpr size_t kCacheLineBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
+std::align_val_t AlignmentOf(size_t size_bytes) {
+  return std::align_val_t(size_bytes >= kHugePageBytes ? kHugePageBytes : kCacheLineBytes);
+}
+
+void Free(void* data, size_t size_bytes) {
+  if (data != nullptr) ::operator delete(data, AlignmentOf(size_bytes));
+}
+
 }  // namespace
 
 Buffer::Buffer(size_t size_bytes) : size_bytes_(size_bytes) {
   if (size_bytes == 0) return;
-  const size_t alignment = size_bytes >= kHugePageBytes ? kHugePageBytes : kCacheLineBytes;
+  const size_t alignment = static_cast<size_t>(AlignmentOf(size_bytes));
   const size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
-  data_ = std::aligned_alloc(alignment, rounded);
-  MOEBIUS_CHECK(data_ != nullptr);
-  if (alignment == kHugePageBytes) madvise(data_, rounded, MADV_HUGEPAGE);
+  // By operator new: where there is no memory, the process's new handler has the word.
+  data_ = ::operator new(rounded, AlignmentOf(size_bytes));
+  // Whole pages only: the last part of one would take all of its memory.
+  if (alignment == kHugePageBytes) {
+    madvise(data_, size_bytes / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+  }
   std::memset(data_, 0, size_bytes);
 }
 
-Buffer::~Buffer() { std::free(data_); }
+Buffer::~Buffer() { Free(data_, size_bytes_); }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
-    std::free(data_);
+    Free(data_, size_bytes_);
     data_ = std::exchange(other.data_, nullptr);
     size_bytes_ = std::exchange(other.size_bytes_, 0);
   }

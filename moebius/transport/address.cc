@@ -117,6 +117,18 @@ bool IsLoopback(const Address& address) {
   return absl::EqualsIgnoreCase(address.host, "localhost");
 }
 
+absl::string_view DescribeExposure(Exposure exposure) {
+  switch (exposure) {
+    case Exposure::kTls:
+      return "mutual TLS";
+    case Exposure::kInsecureAllowed:
+      return "anybody on the network, without TLS";
+    case Exposure::kLoopbackOnly:
+      return "this host only, without TLS";
+  }
+  return "";
+}
+
 absl::Status ValidateListenAddress(const Address& listen, Exposure exposure) {
   if (exposure != Exposure::kLoopbackOnly || IsLoopback(listen)) return absl::OkStatus();
   return WithHint(

@@ -35,6 +35,8 @@ bool IsLoopback(const Address& address);
 
 /// What makes it right to listen beyond this host.
 enum class Exposure { kLoopbackOnly, kTls, kInsecureAllowed };
+/// "this host only, without TLS": who can get in, for people.
+absl::string_view DescribeExposure(Exposure exposure);
 
 /// PERMISSION_DENIED with a hint when `listen` is reachable from outside without TLS and without
 /// --insecure.

@@ -31,6 +31,13 @@ void FailureDetector::OnHeard(absl::Duration time) {
   }
 }
 
+void FailureDetector::OnLane(Lane lane, bool is_waiting, uint64_t consumed, absl::Duration now) {
+  LaneProgress& progress = lanes_[LaneIndex(lane)];
+  const bool was_waiting = progress.waiting_since != absl::InfiniteDuration();
+  if (is_waiting && was_waiting && consumed == progress.consumed) return;
+  progress = {consumed, is_waiting ? now : absl::InfiniteDuration()};
+}
+
 void FailureDetector::OnStreamEnded(absl::Status reason) {
   MOEBIUS_CHECK(!reason.ok());
   if (state_ == PeerState::kDead) return;
@@ -40,7 +47,21 @@ void FailureDetector::OnStreamEnded(absl::Status reason) {
 
 PeerState FailureDetector::Check(absl::Duration now) {
   if (state_ == PeerState::kDead) return state_;
-  if (now - next_check() > options_.suspect_after()) last_heard_ = now - options_.beat;
+  if (now - next_check() > options_.suspect_after()) {
+    last_heard_ = now - options_.beat;
+    for (LaneProgress& lane : lanes_) {
+      if (lane.waiting_since < now) lane.waiting_since = now;
+    }
+  }
+  for (size_t lane = 0; lane < kNumLanes; ++lane) {
+    const absl::Duration stall = now - lanes_[lane].waiting_since;
+    if (stall < options_.stalled_after) continue;
+    state_ = PeerState::kDead;
+    reason_ = absl::UnavailableError(absl::StrCat("it has taken nothing from the ",
+                                                  LaneName(static_cast<Lane>(lane)), " lane for ",
+                                                  absl::FormatDuration(stall)));
+    return state_;
+  }
   const absl::Duration silence = now - last_heard_;
   if (silence >= options_.dead_after) {
     state_ = PeerState::kDead;

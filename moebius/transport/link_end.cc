@@ -11,18 +11,18 @@
 
 namespace moebius {
 
-LinkEnd::LinkEnd(const LinkEndOptions& options, std::unique_ptr<Link> link, const Clock& clock,
-                 LinkEndOwner& owner, ReservationTable& table,
-                 std::array<LaneCounters, kNumLanes>& counters)
+LinkEnd::LinkEnd(const LinkEndOptions& options, std::unique_ptr<Link> link,
+                 const LinkEndContext& context)
     : options_(options),
-      clock_(clock),
-      owner_(owner),
-      table_(table),
-      counters_(counters),
+      clock_(context.clock),
+      owner_(context.owner),
+      table_(context.table),
+      buffers_(context.buffers),
+      counters_(context.counters),
       lane_(options.lane),
       limits_(options.limits),
       link_(std::move(link)) {
-  last_heard_ns_.store(absl::ToInt64Nanoseconds(clock.Now()));
+  last_heard_ns_.store(absl::ToInt64Nanoseconds(clock_.Now()));
 }
 
 // The link goes first, as the last member, and with it all calls of this sink.
@@ -56,9 +56,20 @@ void LinkEnd::Answer(PeerId peer, const Hello& hello) {
   Pump();
 }
 
+void LinkEnd::Admit() {
+  MutexLock receive_lock(receive_mutex_);
+  if (ended_.load() || left_.load()) return;
+  is_admitted_ = true;
+  for (Frame& frame : std::exchange(early_, {})) {
+    assembly_->Add(frame.header, std::move(frame.payload));
+  }
+  assembling_bytes_.store(assembly_->held_bytes());
+  MaybeCredit();
+}
+
 void LinkEnd::Open(PeerId peer) {
   peer_ = peer;
-  assembly_.emplace(table_, peer, lane(), counters_[LaneIndex(lane())]);
+  assembly_.emplace(table_, buffers_, peer, lane(), counters_[LaneIndex(lane())]);
   SendTerms terms;
   terms.incarnation = options_.incarnation;
   terms.window_bytes = theirs_->window_bytes;
@@ -143,6 +154,7 @@ void LinkEnd::Silence() {
   ended_.store(true);
   MutexLock lock(receive_mutex_);
   assembly_.reset();
+  early_.clear();
 }
 
 void LinkEnd::Pump() {
@@ -236,7 +248,7 @@ absl::Status LinkEnd::ReceiveNext(const FrameHeader& header, Payload payload) {
   if (IsMessageKind(header.kind)) return ReceiveMessage(header, std::move(payload));
   if (header.kind == kGoodbyeKind) return ParseGoodbye(header, payload);
   if (header.kind == kBeatKind) {
-    if (uncredited_bytes_ > 0) SendCredit();
+    if (uncredited_bytes_ > 0 && is_admitted_) SendCredit();
     return absl::OkStatus();
   }
   if (header.kind == kCreditKind) {
@@ -259,11 +271,19 @@ absl::Status LinkEnd::ReceiveMessage(const FrameHeader& header, Payload payload)
                                                      " bytes of the ", LaneName(lane()), " lane"));
   }
   uncredited_bytes_ += cost;
+  if (!is_admitted_) {
+    early_.push_back({header, std::move(payload)});
+    return absl::OkStatus();
+  }
   assembly_->Add(header, std::move(payload));
-  // A frame costs at most half the window and less than a quarter is kept back, so a sender always
-  // gets going again.
-  if (uncredited_bytes_ >= window / 4) SendCredit();
+  MaybeCredit();
   return absl::OkStatus();
+}
+
+// A frame costs at most half the window and less than a quarter is kept back, so a sender always
+// gets going again.
+void LinkEnd::MaybeCredit() {
+  if (uncredited_bytes_ >= options_.window_bytes[LaneIndex(lane())] / 4) SendCredit();
 }
 
 void LinkEnd::SendCredit() {
@@ -288,6 +308,11 @@ void LinkEnd::End(const absl::Status& reason) {
 bool LinkEnd::HasUncredited() const {
   MutexLock lock(mutex_);
   return queue_.has_value() && queue_->HasUncredited();
+}
+
+uint64_t LinkEnd::consumed() const {
+  MutexLock lock(mutex_);
+  return queue_.has_value() ? queue_->consumed() : 0;
 }
 
 uint64_t LinkEnd::queued_bytes() const {

@@ -13,6 +13,7 @@
 
 #include "moebius/base/clock.h"
 #include "moebius/base/mutex.h"
+#include "moebius/transport/frame/buffer_pool.h"
 #include "moebius/transport/frame/frame_header.h"
 #include "moebius/transport/hello.h"
 #include "moebius/transport/link.h"
@@ -47,14 +48,21 @@ struct LinkEndOptions {
   bool checksums_inside_host = false;
 };
 
+/// What all ends of a transport share; it outlives them.
+struct LinkEndContext {
+  const Clock& clock;
+  LinkEndOwner& owner;
+  ReservationTable& table;
+  BufferPool& buffers;
+  std::array<LaneCounters, kNumLanes>& counters;
+};
+
 /// One end of one link: speaks the rules of docs/wire_format.md over it.
 ///
 /// Thread-safe. Receiving happens on the link's thread, sending on the caller's.
 class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkEnd> {
  public:
-  LinkEnd(const LinkEndOptions& options, std::unique_ptr<Link> link, const Clock& clock,
-          LinkEndOwner& owner, ReservationTable& table,
-          std::array<LaneCounters, kNumLanes>& counters);
+  LinkEnd(const LinkEndOptions& options, std::unique_ptr<Link> link, const LinkEndContext& context);
   /// Ends the link. Not from inside a call of the owner.
   ~LinkEnd() override;
 
@@ -62,6 +70,8 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   void Start(PeerId peer, const Hello& hello);
   /// Accepting end, once the hello has been judged: answers, and opens the lane.
   void Answer(PeerId peer, const Hello& hello);
+  /// The watcher knows the peer: delivers what came meanwhile, and from now on what comes.
+  void Admit() MOEBIUS_EXCLUDES(receive_mutex_);
 
   /// See Transport::Send; `deadline` on the clock.
   absl::Status Send(SendId id, Message message, absl::Duration deadline, SendDone done);
@@ -87,6 +97,8 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   /// When the last frame arrived, on the clock.
   absl::Duration last_heard() const { return absl::Nanoseconds(last_heard_ns_.load()); }
   bool HasUncredited() const MOEBIUS_EXCLUDES(mutex_);
+  /// How many frames the peer has said that it consumed.
+  uint64_t consumed() const MOEBIUS_EXCLUDES(mutex_);
   uint64_t queued_bytes() const MOEBIUS_EXCLUDES(mutex_);
   uint64_t in_flight_bytes() const MOEBIUS_EXCLUDES(mutex_);
   uint64_t assembling_bytes() const { return assembling_bytes_.load(); }
@@ -100,6 +112,7 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   absl::Status ReceiveMessage(const FrameHeader& header, Payload payload)
       MOEBIUS_REQUIRES(receive_mutex_);
   void Open(PeerId peer) MOEBIUS_REQUIRES(receive_mutex_) MOEBIUS_EXCLUDES(mutex_);
+  void MaybeCredit() MOEBIUS_REQUIRES(receive_mutex_) MOEBIUS_EXCLUDES(mutex_);
   void SendCredit() MOEBIUS_REQUIRES(receive_mutex_) MOEBIUS_EXCLUDES(mutex_);
   void Pump() MOEBIUS_EXCLUDES(mutex_);
   void PumpLocked(std::vector<SendQueue::Finished>* finished) MOEBIUS_REQUIRES(mutex_);
@@ -109,6 +122,7 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   const Clock& clock_;
   LinkEndOwner& owner_;
   ReservationTable& table_;
+  BufferPool& buffers_;
   std::array<LaneCounters, kNumLanes>& counters_;
 
   std::atomic<Lane> lane_;
@@ -118,7 +132,7 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   std::atomic<uint64_t> assembling_bytes_{0};
 
   // Held while a frame is received and delivered; calls of a link never overlap, so nobody waits
-  // for it but Answer and Silence.
+  // for it but Answer, Admit and Silence.
   Mutex receive_mutex_;
   PeerId peer_ MOEBIUS_GUARDED_BY(receive_mutex_);
   FrameLimits limits_ MOEBIUS_GUARDED_BY(receive_mutex_);  // laxer where one host is proved
@@ -128,6 +142,9 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   uint64_t uncredited_bytes_ MOEBIUS_GUARDED_BY(receive_mutex_) = 0;
   std::optional<Hello> theirs_ MOEBIUS_GUARDED_BY(receive_mutex_);
   std::optional<MessageAssembly> assembly_ MOEBIUS_GUARDED_BY(receive_mutex_);  // once open
+  bool is_admitted_ MOEBIUS_GUARDED_BY(receive_mutex_) = false;
+  // Of messages, before Admit: at most a window, as no credit is given for them.
+  std::vector<Frame> early_ MOEBIUS_GUARDED_BY(receive_mutex_);
 
   mutable Mutex mutex_;  // taken after receive_mutex_
   std::optional<SendQueue> queue_ MOEBIUS_GUARDED_BY(mutex_);

@@ -39,11 +39,11 @@ void MessageAssembly::Abandon() {
 void MessageAssembly::Begin(const FrameHeader& header) {
   Abandon();
   current_ = header;
-  claim_ = table_.Match(source_, MessageOf(header).key, MessageBytes(header));
+  claim_ = table_.Match(source_, lane_, MessageOf(header), MessageBytes(header));
   if (claim_ == nullptr) {
     counters_.OnDropped(DropReason::kUnreserved);
   } else if (header.parts > 1) {
-    builder_.emplace(MessageBytes(header));
+    builder_.emplace(buffers_.Make(MessageBytes(header)));
   }
 }
 
@@ -60,14 +60,14 @@ Message MessageAssembly::TakeSinglePart(const FrameHeader& header, Payload paylo
   if (payload.size() >= 2 && payload.back().size() == bytes - header.metadata_bytes &&
       IsAligned(payload.back())) {
     const Payload metadata = SlicePayload(payload, 0, header.metadata_bytes);
-    BytesBuilder builder(header.metadata_bytes);
+    BytesBuilder builder = buffers_.Make(header.metadata_bytes);
     CopyPayload(metadata, builder.data());
     counters_.OnCopied(header.metadata_bytes);
     message.metadata = std::move(builder).Share();
     message.rows = payload.back();
     return message;
   }
-  BytesBuilder builder(bytes);
+  BytesBuilder builder = buffers_.Make(bytes);
   CopyPayload(payload, builder.data());
   counters_.OnCopied(bytes);
   Split(std::move(builder).Share(), header.metadata_bytes, &message);

@@ -7,6 +7,7 @@
 
 #include "moebius/base/strong_id.h"
 #include "moebius/transport/counters.h"
+#include "moebius/transport/frame/buffer_pool.h"
 #include "moebius/transport/frame/message.h"
 #include "moebius/transport/lane.h"
 #include "moebius/transport/reservation_table.h"
@@ -16,12 +17,14 @@ namespace moebius {
 /// Puts the parts of one lane's messages together, for messages that a reservation expects. Holds
 /// at most one unfinished message, as parts of messages are never interleaved on a lane.
 ///
-/// Nothing is allocated before a reservation has matched; then exactly the message's bytes, and
-/// only where it has several parts or its rows are not aligned. Not thread-safe.
+/// Nothing is taken from the pool before a reservation has matched; then one buffer for the
+/// message's bytes, and only where it has several parts or its rows are not aligned. Not
+/// thread-safe.
 class MessageAssembly {
  public:
-  MessageAssembly(ReservationTable& table, PeerId source, Lane lane, LaneCounters& counters)
-      : table_(table), source_(source), lane_(lane), counters_(counters) {}
+  MessageAssembly(ReservationTable& table, BufferPool& buffers, PeerId source, Lane lane,
+                  LaneCounters& counters)
+      : table_(table), buffers_(buffers), source_(source), lane_(lane), counters_(counters) {}
 
   /// Takes the next frame of the lane; header and payload have been checked. Delivers the message
   /// that it completes. Drops are counted.
@@ -36,6 +39,7 @@ class MessageAssembly {
   Message TakeSinglePart(const FrameHeader& header, Payload payload);
 
   ReservationTable& table_;
+  BufferPool& buffers_;
   const PeerId source_;
   const Lane lane_;
   LaneCounters& counters_;

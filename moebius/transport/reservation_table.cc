@@ -91,23 +91,45 @@ bool ReservationTable::Cancel(ReservationId id) {
   return true;
 }
 
-std::unique_ptr<ReservationTable::Claim> ReservationTable::Match(PeerId source,
-                                                                 const MessageKey& key,
+absl::Status ReservationTable::CheckRoom(const Reservation& reservation,
+                                         uint64_t message_bytes) const {
+  const ReservationSpec& spec = reservation.spec;
+  if (message_bytes > spec.max_message_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message of ", message_bytes, " bytes; room is kept for ", spec.max_message_bytes));
+  }
+  const bool is_kind = spec.scope == ReservationScope::kKind;
+  if (reservation.arriving + (is_kind ? 0 : reservation.delivered) < spec.max_messages) {
+    return absl::OkStatus();
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat(spec.max_messages, " messages of this kind are arriving already"));
+}
+
+std::unique_ptr<ReservationTable::Claim> ReservationTable::Match(PeerId source, Lane lane,
+                                                                 const Message& header,
                                                                  uint64_t message_bytes) {
-  MutexLock lock(mutex_);
-  for (const ReservationScope scope :
-       {ReservationScope::kMessage, ReservationScope::kStep, ReservationScope::kKind}) {
-    const auto found = by_key_.find(KeyOf(scope, source, key));
-    if (found == by_key_.end()) continue;
-    const Entry& entry = found->second;
-    const bool is_step = scope == ReservationScope::kStep;
-    const uint32_t taken =
-        entry->arriving + (scope == ReservationScope::kKind ? 0 : entry->delivered);
-    if (message_bytes > entry->spec.max_message_bytes) return nullptr;
-    if (taken >= entry->spec.max_messages) return nullptr;
-    if (is_step && !entry->seen.insert(key).second) return nullptr;
-    ++entry->arriving;
-    return std::make_unique<Claim>(*this, entry, source, key);
+  Entry refusing;
+  absl::Status room;
+  {
+    MutexLock lock(mutex_);
+    for (const ReservationScope scope :
+         {ReservationScope::kMessage, ReservationScope::kStep, ReservationScope::kKind}) {
+      const auto found = by_key_.find(KeyOf(scope, source, header.key));
+      if (found == by_key_.end()) continue;
+      const Entry& entry = found->second;
+      room = CheckRoom(*entry, message_bytes);
+      if (!room.ok()) {
+        if (scope == ReservationScope::kKind) refusing = entry;
+        break;
+      }
+      if (scope == ReservationScope::kStep && !entry->seen.insert(header.key).second) break;
+      ++entry->arriving;
+      return std::make_unique<Claim>(*this, entry, source, header.key);
+    }
+  }
+  if (refusing != nullptr && refusing->spec.on_refused != nullptr) {
+    refusing->spec.on_refused({source, lane, header, room});
   }
   return nullptr;
 }

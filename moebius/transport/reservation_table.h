@@ -35,6 +35,16 @@ struct Delivery {
   absl::StatusOr<Message> message;
 };
 
+/// A message that began to arrive where its kind was expected, and had no room.
+struct RefusedMessage {
+  PeerId source;
+  Lane lane = Lane::kControl;
+  Message header;  // without metadata and rows
+  /// INVALID_ARGUMENT: larger than max_message_bytes. RESOURCE_EXHAUSTED: max_messages of them are
+  /// arriving already.
+  absl::Status reason;
+};
+
 /// Room for messages that have been asked for, or may come at any time.
 struct ReservationSpec {
   ReservationScope scope = ReservationScope::kMessage;
@@ -49,6 +59,9 @@ struct ReservationSpec {
   /// UNAVAILABLE when the peer died. Runs on a thread of the link or reactor: it hands over and
   /// never computes or waits. It may call the transport.
   std::function<void(Delivery)> on_delivery;
+  /// kKind only; may be null. Lets whoever asked be answered at once instead of at its deadline.
+  /// Runs where on_delivery does.
+  std::function<void(const RefusedMessage&)> on_refused;
 };
 
 using ReservationId = StrongId<struct ReservationIdTag, uint64_t>;
@@ -76,11 +89,11 @@ class ReservationTable {
   /// False when it has ended. A delivery that has begun is not waited for.
   bool Cancel(ReservationId id) MOEBIUS_EXCLUDES(mutex_);
 
-  /// The claim of a message that begins to arrive; null when no reservation expects it or it is
-  /// larger than expected. The claim holds one of the reservation's messages until it is destroyed
-  /// or delivered.
-  std::unique_ptr<Claim> Match(PeerId source, const MessageKey& key, uint64_t message_bytes)
-      MOEBIUS_EXCLUDES(mutex_);
+  /// The claim of a message that begins to arrive; null when no reservation expects it or there is
+  /// no room for it, of which the reservation is told. The claim holds one of the reservation's
+  /// messages until it is destroyed or delivered.
+  std::unique_ptr<Claim> Match(PeerId source, Lane lane, const Message& header,
+                               uint64_t message_bytes) MOEBIUS_EXCLUDES(mutex_);
 
   /// Ends all reservations whose source is `peer`, with `reason`.
   void FailPeer(PeerId peer, const absl::Status& reason) MOEBIUS_EXCLUDES(mutex_);
@@ -103,6 +116,8 @@ class ReservationTable {
   using Entry = std::shared_ptr<Reservation>;
 
   static Key KeyOf(ReservationScope scope, PeerId source, const MessageKey& key);
+  absl::Status CheckRoom(const Reservation& reservation, uint64_t message_bytes) const
+      MOEBIUS_REQUIRES(mutex_);
   void Remove(const Entry& entry) MOEBIUS_REQUIRES(mutex_);
   bool Finish(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);
   void Release(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);

@@ -85,6 +85,7 @@ absl::Status SendQueue::OnCredit(uint64_t consumed) {
     return absl::InvalidArgumentError(
         absl::StrCat("credit for ", consumed, " frames, ", next_sequence_, " were sent"));
   }
+  consumed_ = std::max(consumed_, consumed);
   while (!in_flight_.empty() && in_flight_.front().first < consumed) {
     in_flight_bytes_ -= in_flight_.front().second;
     in_flight_.pop_front();

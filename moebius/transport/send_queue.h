@@ -79,6 +79,8 @@ class SendQueue {
   std::optional<WireFrame> Next(std::vector<Finished>* finished);
 
   bool HasUncredited() const { return !in_flight_.empty(); }
+  /// How many frames the other end has said that it consumed.
+  uint64_t consumed() const { return consumed_; }
   uint64_t in_flight_bytes() const { return in_flight_bytes_; }
   uint64_t queued_bytes() const { return queued_bytes_; }
   uint64_t next_sequence() const { return next_sequence_; }
@@ -112,6 +114,7 @@ class SendQueue {
   // (sequence, window cost) of the message frames that no credit covers.
   std::deque<std::pair<uint64_t, uint64_t>> in_flight_;
   uint64_t in_flight_bytes_ = 0;
+  uint64_t consumed_ = 0;
   uint64_t next_sequence_ = 0;
 };
 

@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Make(const TransportOption
 
 Transport::~Transport() { core_->Shutdown(); }
 
+void Transport::SetGreeting(std::string greeting) { core_->SetGreeting(std::move(greeting)); }
 absl::StatusOr<Address> Transport::Listen(const Address& address) { return core_->Listen(address); }
 absl::StatusOr<PeerId> Transport::Connect(const Address& address) {
   return core_->Connect(address);
@@ -207,6 +208,7 @@ TransportFigures Transport::Core::figures() const {
   for (size_t lane = 0; lane < kNumLanes; ++lane) figures.lanes[lane] = counters_[lane].figures();
   figures.reserved_bytes = table_.reserved_bytes();
   figures.num_reservations = table_.num_reservations();
+  figures.buffers = buffers_.figures();
   MutexLock lock(mutex_);
   for (const auto& [id, peer] : peers_) {
     if (peer.info.state != PeerState::kDead) ++figures.num_peers;

@@ -14,6 +14,7 @@
 #include "moebius/base/strong_id.h"
 #include "moebius/transport/address.h"
 #include "moebius/transport/counters.h"
+#include "moebius/transport/frame/buffer_pool.h"
 #include "moebius/transport/frame/frame_limits.h"
 #include "moebius/transport/frame/message.h"
 #include "moebius/transport/lane.h"
@@ -38,6 +39,9 @@ struct TransportOptions {
   std::array<uint64_t, kNumLanes> window_bytes = {1 << 20, 4 << 20, 8 << 20};
   /// What waits in this process for each peer and lane.
   uint64_t max_queued_bytes = uint64_t{64} << 20;
+  /// Memory of messages that were put together and are used up, kept for the next ones: two of the
+  /// larger messages of a prompt. What is not used for 10 to 20 s is given back.
+  uint64_t max_idle_buffer_bytes = uint64_t{128} << 20;
   uint32_t max_peers = 1024;
   /// Links that have not said hello; when one more comes the oldest is cut.
   uint32_t max_silent_links = 256;
@@ -76,6 +80,7 @@ struct TransportFigures {
   uint64_t assembling_bytes = 0;  // held for unfinished messages
   uint64_t reserved_bytes = 0;
   uint64_t num_reservations = 0;
+  BufferPoolFigures buffers;     // of messages that are put together
   uint64_t protocol_errors = 0;  // links cut because of what came over them
   uint64_t silent_links_cut = 0;
   uint64_t peers_died = 0;
@@ -91,11 +96,13 @@ struct TransportFigures {
 ///    nobody reserved is consumed, dropped and counted.
 /// 3. Nothing of a former life of a peer is delivered: not after its kDead, not to a reservation
 ///    made for the new life.
-/// 4. Memory is bounded: per peer and lane by max_queued_bytes here, by the window at the other
+/// 4. Nothing is delivered before the watcher has heard kConnected of its sender: what comes
+///    earlier, as one end is always first to know, waits in the lane's window.
+/// 5. Memory is bounded: per peer and lane by max_queued_bytes here, by the window at the other
 ///    end, and by reservations. A full queue is RESOURCE_EXHAUSTED at once.
-/// 5. A peer is dead at once when one of its links ends, or when a frame was lost or damaged; after
-///    `dead_after` of silence otherwise. Then its reservations fail with UNAVAILABLE and the
-///    reason.
+/// 6. A peer is dead at once when one of its links ends, or when a frame was lost or damaged; after
+///    `dead_after` of silence; and when it takes nothing of a lane for `stalled_after`. Then its
+///    reservations fail with UNAVAILABLE and the reason.
 ///
 /// Thread-safe, also from inside its callbacks; never destroyed from inside one. Destruction says
 /// goodbye to all peers and ends all links; reservations end without a call.
@@ -112,6 +119,9 @@ class Transport {
 
   /// Accepts peers at `address` until destruction; returns where, with the chosen port.
   absl::StatusOr<Address> Listen(const Address& address);
+
+  /// What hellos say from now on, at most 2 KiB; e.g. once the address that was chosen is known.
+  void SetGreeting(std::string greeting);
 
   /// Connects to `address`, and again after each failure or death, until Disconnect. Returns at
   /// once; the watcher hears how it goes. RESOURCE_EXHAUSTED at max_peers.

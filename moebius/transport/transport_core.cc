@@ -14,19 +14,6 @@ namespace {
 
 // How long a link that said goodbye may take to deliver it.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
-// A link that another thread is still inside of is looked at again after this.
-constexpr absl::Duration kSweepDelay = absl::Milliseconds(1);
-
-// What arrived was wrong, as opposed to a link that ended by itself.
-bool IsProtocolError(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsDataLoss(status) ||
-         absl::IsResourceExhausted(status);
-}
-
-absl::Status Dead(const PeerInfo& peer, const absl::Status& reason) {
-  return absl::UnavailableError(absl::StrCat("peer ", peer.name.empty() ? peer.address : peer.name,
-                                             " is dead: ", reason.message()));
-}
 
 }  // namespace
 
@@ -37,7 +24,9 @@ Transport::Core::Core(const TransportOptions& options, LinkProvider& provider, R
       reactor_(reactor),
       watcher_(watcher),
       clock_(reactor.clock()),
-      table_(options.reservations) {}
+      table_(options.reservations),
+      buffers_(options.max_idle_buffer_bytes),
+      greeting_(options.greeting) {}
 
 Reactor::Reaction Transport::Core::Guarded(std::function<void()> reaction) {
   return [weak = weak_from_this(), reaction = std::move(reaction)] {
@@ -65,7 +54,8 @@ Transport::Core::End Transport::Core::MakeEnd(std::unique_ptr<Link> link, bool d
   options.window_bytes = options_.window_bytes;
   options.max_queued_bytes = options_.max_queued_bytes;
   options.checksums_inside_host = options_.checksums_inside_host;
-  return std::make_shared<LinkEnd>(options, std::move(link), clock_, *this, table_, counters_);
+  return std::make_shared<LinkEnd>(options, std::move(link),
+                                   LinkEndContext{clock_, *this, table_, buffers_, counters_});
 }
 
 Hello Transport::Core::OwnHello(Lane lane, uint64_t connection_id) const {
@@ -76,8 +66,15 @@ Hello Transport::Core::OwnHello(Lane lane, uint64_t connection_id) const {
   hello.max_message_bytes = options_.limits.max_message_bytes;
   hello.max_payload_bytes = static_cast<uint32_t>(options_.limits.max_payload_bytes);
   hello.name = options_.name;
-  hello.greeting = options_.greeting;
+  MutexLock lock(greeting_mutex_);
+  hello.greeting = greeting_;
   return hello;
+}
+
+void Transport::Core::SetGreeting(std::string greeting) {
+  MOEBIUS_CHECK_LE(greeting.size(), kMaxGreetingBytes);
+  MutexLock lock(greeting_mutex_);
+  greeting_ = std::move(greeting);
 }
 
 Transport::Core::Peer* Transport::Core::Find(PeerId id) {
@@ -248,6 +245,7 @@ absl::Status Transport::Core::AttachDialed(const End& end, const Hello& hello,
 
 void Transport::Core::FinishAttach(PeerId id) {
   PeerInfo info;
+  std::array<End, kNumLanes> ends;
   uint64_t life = 0;
   {
     MutexLock lock(mutex_);
@@ -260,9 +258,12 @@ void Transport::Core::FinishAttach(PeerId id) {
     peer.detector.emplace(options_.failure, now);
     peer.next_beat = now + options_.failure.beat;
     info = peer.info;
+    ends = peer.ends;
     life = peer.life;
   }
   watcher_.OnPeerState(info);
+  // The other side may have known of the connection first, and have begun to send.
+  for (const End& end : ends) end->Admit();
   Tick(id, life);
 }
 
@@ -351,160 +352,6 @@ void Transport::Core::Disconnect(PeerId id, const absl::Status& reason) {
     }
     Kill(id, reason);
   });
-}
-
-// --- Life and death.
-
-void Transport::Core::Tick(PeerId id, uint64_t life) {
-  std::array<End, kNumLanes> ends;
-  PeerInfo info;
-  PeerState before = PeerState::kConnected;
-  PeerState after = PeerState::kConnected;
-  bool beat = false;
-  {
-    MutexLock lock(mutex_);
-    Peer* peer = Find(id);
-    if (peer == nullptr || peer->life != life || !peer->detector.has_value()) return;
-    const absl::Duration now = clock_.Now();
-    ends = peer->ends;
-    for (const End& end : ends) peer->detector->OnHeard(end->last_heard());
-    before = peer->info.state;
-    after = peer->detector->Check(now);
-    peer->info.reason = peer->detector->reason();
-    if (after != PeerState::kDead) peer->info.state = after;
-    info = peer->info;
-    beat = now >= peer->next_beat;
-    if (beat) peer->next_beat = now + options_.failure.beat;
-    if (after != PeerState::kDead) {
-      ReactAt(std::min(peer->next_beat,
-                       std::max(peer->detector->next_check(), now + absl::Nanoseconds(1))),
-              [this, id, life] { Tick(id, life); });
-    }
-  }
-  if (after == PeerState::kDead) return Kill(id, info.reason);
-  if (before != after) watcher_.OnPeerState(info);
-  if (!beat) return;
-  for (const End& end : ends) {
-    // On the other lanes a beat flushes credits and shows whether the last frames arrived.
-    if (end->lane() == Lane::kControl || end->HasUncredited()) end->SendBeat();
-  }
-}
-
-void Transport::Core::OnEnded(LinkEnd& end, const absl::Status& reason) {
-  React([this, weak = end.weak_from_this(), reason] { EndOf(weak.lock(), reason); });
-}
-
-void Transport::Core::EndOf(const End& end, const absl::Status& reason) {
-  if (end == nullptr) return;
-  PeerId owner;
-  {
-    MutexLock lock(mutex_);
-    if (IsProtocolError(reason)) ++protocol_errors_;
-    for (const auto& [id, peer] : peers_) {
-      if (std::find(peer.ends.begin(), peer.ends.end(), end) != peer.ends.end()) owner = id;
-    }
-    silent_.remove(end);
-    leaving_.erase(std::remove(leaving_.begin(), leaving_.end(), end), leaving_.end());
-  }
-  if (owner != PeerId()) return Kill(owner, reason);
-  Retire(end);
-}
-
-void Transport::Core::Kill(PeerId id, const absl::Status& reason) {
-  std::array<End, kNumLanes> ends;
-  PeerInfo info;
-  bool was_connected = false;
-  absl::Duration delay;
-  {
-    MutexLock lock(mutex_);
-    Peer* peer = Find(id);
-    if (peer == nullptr) return;
-    was_connected = peer->detector.has_value();
-    ends = std::exchange(peer->ends, {});
-    peer->detector.reset();
-    ++peer->life;
-    peer->info.state = PeerState::kDead;
-    peer->info.reason = reason;
-    delay = peer->reconnect_delay;
-    peer->reconnect_delay = std::min(2 * delay, options_.max_reconnect_delay);
-    if (was_connected) ++peers_died_;
-    info = peer->info;
-    if (!info.dialed || peer->forget) peers_.erase(id);
-  }
-  for (const End& end : ends) {
-    if (end == nullptr) continue;
-    end->Silence();
-    end->FailSends(Dead(info, reason));
-    Retire(end);
-  }
-  table_.FailPeer(id, Dead(info, reason));
-  if (info.dialed || was_connected) watcher_.OnPeerState(info);
-  MutexLock lock(mutex_);
-  if (Find(id) != nullptr) ReactAt(clock_.Now() + delay, [this, id] { Dial(id); });
-}
-
-void Transport::Core::Retire(End end) {
-  end->Silence();
-  {
-    MutexLock lock(mutex_);
-    armed_sends_.erase(end.get());
-    retired_.insert(std::move(end));  // its death may be reported twice
-  }
-  React([this] { SweepRetired(); });
-}
-
-void Transport::Core::SweepRetired() {
-  // A caller that is inside Send may hold a link longer than the peer does; it must not be the one
-  // that destroys it, as it may be inside a call of that link.
-  std::vector<End> free;
-  bool is_empty = true;
-  {
-    MutexLock lock(mutex_);
-    for (auto end = retired_.begin(); end != retired_.end();) {
-      if (end->use_count() > 1) {
-        ++end;
-        continue;
-      }
-      free.push_back(*end);
-      end = retired_.erase(end);
-    }
-    is_empty = retired_.empty();
-  }
-  free.clear();
-  if (!is_empty) ReactAt(clock_.Now() + kSweepDelay, [this] { SweepRetired(); });
-}
-
-void Transport::Core::Shutdown() {
-  std::vector<std::unique_ptr<LinkListener>> listeners;
-  {
-    MutexLock lock(mutex_);
-    listeners = std::move(listeners_);
-  }
-  listeners.clear();
-  {
-    MutexLock lock(reaction_mutex_);
-    closed_ = true;
-  }
-  std::vector<End> ends;
-  {
-    MutexLock lock(mutex_);
-    for (auto& [id, peer] : peers_) {
-      for (End& end : peer.ends) {
-        if (end != nullptr) ends.push_back(std::move(end));
-      }
-    }
-    peers_.clear();
-    ends.insert(ends.end(), silent_.begin(), silent_.end());
-    silent_.clear();
-    ends.insert(ends.end(), leaving_.begin(), leaving_.end());
-    leaving_.clear();
-    ends.insert(ends.end(), retired_.begin(), retired_.end());
-    retired_.clear();
-  }
-  for (const End& end : ends) {
-    end->Leave(absl::UnavailableError(absl::StrCat(options_.name, " shuts down")));
-    end->Silence();
-  }
 }
 
 }  // namespace moebius

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "moebius/base/mutex.h"
+#include "moebius/transport/frame/buffer_pool.h"
 #include "moebius/transport/link_end.h"
 #include "moebius/transport/transport.h"
 
@@ -31,6 +32,7 @@ class Transport::Core final : public LinkEndOwner,
        PeerWatcher& watcher);
 
   absl::StatusOr<Address> Listen(const Address& address);
+  void SetGreeting(std::string greeting) MOEBIUS_EXCLUDES(greeting_mutex_);
   absl::StatusOr<PeerId> Connect(const Address& address);
   void Disconnect(PeerId peer, const absl::Status& reason);
   absl::StatusOr<SendId> Send(PeerId peer, Lane lane, Message message, SendOptions options);
@@ -79,6 +81,7 @@ class Transport::Core final : public LinkEndOwner,
   absl::StatusOr<PeerId> FindOrAdd(const End& end, const Hello& hello, uint64_t incarnation);
   void FinishAttach(PeerId id);
   void Tick(PeerId id, uint64_t life);
+  void AgeBuffers() MOEBIUS_EXCLUDES(mutex_);
   void EndOf(const End& end, const absl::Status& reason);
   void Kill(PeerId id, const absl::Status& reason);
   void Refuse(const End& end, const absl::Status& reason);
@@ -95,11 +98,15 @@ class Transport::Core final : public LinkEndOwner,
   PeerWatcher& watcher_;
   const Clock& clock_;
   ReservationTable table_;
+  BufferPool buffers_;  // of messages that are put together
   std::array<LaneCounters, kNumLanes> counters_;
 
   // Held by every reaction; Shutdown takes it for good.
   Mutex reaction_mutex_;
   bool closed_ MOEBIUS_GUARDED_BY(reaction_mutex_) = false;
+
+  mutable Mutex greeting_mutex_;  // taken last
+  std::string greeting_ MOEBIUS_GUARDED_BY(greeting_mutex_);
 
   mutable Mutex mutex_;
   std::map<PeerId, Peer> peers_ MOEBIUS_GUARDED_BY(mutex_);
@@ -108,6 +115,7 @@ class Transport::Core final : public LinkEndOwner,
   std::set<End> retired_ MOEBIUS_GUARDED_BY(mutex_);  // destroyed when nobody else holds them
   std::map<LinkEnd*, absl::Duration> armed_sends_ MOEBIUS_GUARDED_BY(mutex_);
   absl::Duration armed_reservations_ MOEBIUS_GUARDED_BY(mutex_) = absl::InfiniteDuration();
+  bool is_ageing_ MOEBIUS_GUARDED_BY(mutex_) = false;  // a timer of AgeBuffers runs
   uint32_t next_peer_ MOEBIUS_GUARDED_BY(mutex_) = 1;
   uint64_t next_send_ MOEBIUS_GUARDED_BY(mutex_) = 1;
   uint64_t protocol_errors_ MOEBIUS_GUARDED_BY(mutex_) = 0;

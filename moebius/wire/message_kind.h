@@ -16,6 +16,15 @@ inline constexpr FrameKind kDispatchKind{21};        // row owner ▸ expert ser
 inline constexpr FrameKind kDispatchReplyKind{22};   // the answer, same layer and micro-batch
 inline constexpr FrameKind kAttentionRowsKind{23};   // row owner ▸ attention rank, by layer
 inline constexpr FrameKind kAttentionReplyKind{24};  // the answer, same layer
-inline constexpr FrameKind kAttentionExchangeKind{25};  // rank ▸ rank, by layer and round
+// Membership: step is the number of the assignment, attempt and layer are 0.
+inline constexpr FrameKind kAssignSlotKind{26};  // router ▸ participant: which part it plays
+inline constexpr FrameKind kSlotReadyKind{27};  // participant ▸ router: loading, ready or why not
+// Rank ▸ rank, by layer and round. (25 never travelled.)
+inline constexpr FrameKind kKvRequestKind{28};    // the keys and values of whole spans, please
+inline constexpr FrameKind kKvReplyKind{29};      // the answer, same layer and round
+inline constexpr FrameKind kQueryStatesKind{30};  // queries whose states over your spans I need
+inline constexpr FrameKind kStateReplyKind{31};   // the answer, same layer and round
+inline constexpr FrameKind kHeadRequestKind{32};  // some heads of queries or outputs; round: phase
+inline constexpr FrameKind kHeadReplyKind{33};    // the answer, same layer and round
 
 }  // namespace moebius

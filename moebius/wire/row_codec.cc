@@ -65,6 +65,14 @@ Message BuildFailedReply(const MessageKey& key, const absl::Status& status) {
   return message;
 }
 
+bool IsFailedReply(const Message& message, absl::Status* failure) {
+  ByteReader in(message.metadata.span());
+  const std::string status = in.ReadText(kMaxStatusBytes);
+  if (!in.AtEnd() || status.empty() || message.num_rows > 0) return false;
+  *failure = DecodeStatus(status);
+  return true;
+}
+
 absl::StatusOr<ReceivedRows> ParseReply(const Message& message, int64_t num_rows, int64_t width) {
   ByteReader in(message.metadata.span());
   const std::string status = in.ReadText(kMaxStatusBytes);

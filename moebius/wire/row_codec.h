@@ -31,6 +31,9 @@ absl::StatusOr<ReceivedRows> RowsOf(const Message& message, int64_t num_rows, in
 Message BuildReply(const MessageKey& key, SharedBytes rows, int64_t num_rows, int64_t width);
 Message BuildFailedReply(const MessageKey& key, const absl::Status& status);
 
+/// True when the message is a well-formed answer that carries a failure, which goes to `failure`.
+bool IsFailedReply(const Message& message, absl::Status* failure);
+
 /// The rows of an answer, or the failure that it carries, or INVALID_ARGUMENT when it is neither.
 absl::StatusOr<ReceivedRows> ParseReply(const Message& message, int64_t num_rows, int64_t width);
 

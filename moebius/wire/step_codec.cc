@@ -46,6 +46,9 @@ absl::StatusOr<Message> BuildStepPlan(const StepPlan& plan) {
     out.Write(rows.num_rows);
     out.Write(rows.position_begin);
     out.Write(rows.prompt_length);
+    out.Write(rows.first_rank);
+    out.Write(static_cast<uint16_t>(rows.method));
+    out.Write(static_cast<uint16_t>(rows.ulysses_ranks));
   }
   return StepMessage(kStepPlanKind, plan, out);
 }
@@ -68,6 +71,13 @@ absl::StatusOr<StepPlan> ParseStepPlan(const Message& message) {
     rows.num_rows = in.Read<int64_t>();
     rows.position_begin = in.Read<int64_t>();
     rows.prompt_length = in.Read<int64_t>();
+    rows.first_rank = in.Read<int32_t>();
+    const uint16_t method = in.Read<uint16_t>();
+    rows.ulysses_ranks = in.Read<uint16_t>();
+    if (method >= kNumAttentionMethods) {
+      return Refuse("step plan", absl::StrCat("attention method ", method, " is not known"));
+    }
+    rows.method = static_cast<AttentionMethod>(method);
     // Below 2^24 rows of at most 4096 sessions: the sum stays below 2^36.
     constexpr int64_t kMaxRows = int64_t{1} << 24;
     if (rows.num_rows < 0 || rows.num_rows > kMaxRows) {

@@ -15,7 +15,8 @@ namespace moebius {
 // What a lead tells the participants of a step, on the control lane. Term, step and attempt travel
 // in the header.
 //
-// step plan    u32 sessions, then each: u64 id, i64 rows, i64 first position, i64 prompt length
+// step plan    u32 sessions, then each: u64 id, i64 rows, i64 first position, i64 prompt length,
+//              i32 first rank
 // ready/ended  u16 length and bytes of EncodeStatus; empty is OK
 // step end     u8: 1 commit, 2 abort
 // session end  u64 id

@@ -21,14 +21,14 @@ TEST(CutByRoleTest, CutsWhereThePromptEnds) {
       .num_rows = 7};
   const std::vector<RoleRows> rows = CutByRole(plan);
   ASSERT_EQ(rows.size(), 3u);
-  EXPECT_EQ(rows[0].role, Role::kPrompt);
+  EXPECT_EQ(rows[0].role, TokenRole::kPrompt);
   EXPECT_EQ(rows[0].num_rows, 3);
-  EXPECT_EQ(rows[1].role, Role::kGenerated);
+  EXPECT_EQ(rows[1].role, TokenRole::kGenerated);
   EXPECT_EQ(rows[1].row_begin, 3);
   EXPECT_EQ(rows[1].position_begin, 3);
   EXPECT_EQ(rows[1].num_rows, 2);
   EXPECT_EQ(rows[2].session_index, 2);
-  EXPECT_EQ(rows[2].role, Role::kGenerated);
+  EXPECT_EQ(rows[2].role, TokenRole::kGenerated);
   EXPECT_EQ(rows[2].position_begin, 7);
 }
 

@@ -163,7 +163,8 @@ RowBatch<Bf16> MakeRows(uint64_t seed, int64_t num_rows, int64_t width, float sc
 }
 
 std::unique_ptr<AttentionPipeline> MakePipeline(const AttentionCase& model, const Kernels& kernels,
-                                                Executor& executor, int64_t tokens) {
+                                                Executor& executor, int64_t tokens,
+                                                const Sharding& sharding) {
   const auto source = [&](int64_t layer) -> absl::StatusOr<AttentionLayerWeights> {
     const AttentionLayerWeights& from = model.layers[static_cast<size_t>(layer)];
     return AttentionLayerWeights{.q = CopyOf(from.q),
@@ -185,7 +186,7 @@ std::unique_ptr<AttentionPipeline> MakePipeline(const AttentionCase& model, cons
   const KvLayout layout(model.facts, kernels.pair_order);
   const int64_t block_bytes = KvCache::BlockBytes(layout, model.facts.num_layers);
   auto pipeline = AttentionPipeline::Make(model.facts, source, kernels, executor,
-                                          tokens / model.facts.key_block * block_bytes);
+                                          tokens / model.facts.key_block * block_bytes, sharding);
   EXPECT_TRUE(pipeline.ok()) << pipeline.status();
   return *std::move(pipeline);
 }

@@ -32,7 +32,8 @@ RowBatch<Bf16> MakeRows(uint64_t seed, int64_t num_rows, int64_t width, float sc
 
 /// The pipeline of a case, with room for `tokens` KV positions.
 std::unique_ptr<AttentionPipeline> MakePipeline(const AttentionCase& model, const Kernels& kernels,
-                                                Executor& executor, int64_t tokens = 4096);
+                                                Executor& executor, int64_t tokens = 4096,
+                                                const Sharding& sharding = {});
 
 /// One session's rows [begin, end) of `rows` in one step, committed.
 RowBatch<Bf16> RunStep(AttentionPipeline& pipeline, SessionId session, Bf16Rows rows, int64_t begin,

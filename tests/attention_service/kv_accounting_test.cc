@@ -2,8 +2,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "attention_service/metrics.h"
 #include "moebius/base/error.h"
 #include "tests/attention_service/attention_fixture.h"
+#include "tests/support/metric_values.h"
 
 namespace moebius {
 namespace {
@@ -46,6 +48,50 @@ TEST_F(KvAccountingTest, CountsBlocksFromReservationToEndOfSession) {
   EXPECT_EQ(pipeline_->usage().used_blocks, 0);
   EXPECT_EQ(pipeline_->usage().num_sessions, 0);
   EXPECT_EQ(pipeline_->SessionLength(SessionId(1)), 0);
+}
+
+TEST_F(KvAccountingTest, AMockCountsKvAndAnswersZerosOfTheRightShape) {
+  for (const Shard shard : {Shard{0, 1}, Shard{1, 2}}) {
+    const auto mock = AttentionPipeline::MakeMock(
+        model_.facts, absl::Microseconds(50), BestKernels(), executor_,
+        pipeline_->usage().num_blocks * pipeline_->usage().block_bytes, shard);
+    ASSERT_TRUE(mock.ok()) << mock.status();
+    EXPECT_EQ((*mock)->weight_bytes(), 0);
+    EXPECT_EQ((*mock)->usage().num_blocks, 5);
+    ASSERT_TRUE((*mock)->BeginStep(PlanOf(1, 0, 65)).ok());
+    const int64_t num_rows = (*mock)->num_own_rows();
+    RowBatch<Bf16> in(num_rows, model_.facts.hidden_size);
+    RowBatch<Bf16> out(num_rows, model_.facts.hidden_size);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      std::fill_n(out.rows().row(row), model_.facts.hidden_size, ToBf16(7));
+    }
+    for (int64_t layer = 0; layer < model_.facts.num_layers; ++layer) {
+      EXPECT_TRUE((*mock)->RunLayer(layer, in.rows(), out.rows()).ok());
+    }
+    if (num_rows > 0) EXPECT_EQ(ToFloat(out.rows().row(num_rows - 1)[3]), 0);
+    EXPECT_TRUE((*mock)->CommitStep().ok());
+    EXPECT_EQ((*mock)->SessionLength(SessionId(1)), 65);
+    (*mock)->EndSession(SessionId(1));
+    EXPECT_EQ((*mock)->usage().used_blocks, 0);
+  }
+}
+
+TEST_F(KvAccountingTest, ShowsItsBudgetInMetrics) {
+  Registry registry;
+  const auto handle = registry.AddCollector(
+      [this](MetricWriter& writer) { WriteKvMetrics(pipeline_->usage(), writer); });
+  ASSERT_TRUE(pipeline_->BeginStep(PlanOf(1, 0, 65)).ok());
+  ASSERT_TRUE(pipeline_->CommitStep().ok());
+  std::string scrape = registry.Scrape();
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_blocks"), 5);
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_blocks_in_use"), 2);
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_cache_usage_ratio"), 0.4);
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_sessions"), 1);
+  pipeline_->EndSession(SessionId(1));
+  scrape = registry.Scrape();
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_blocks_in_use"), 0);
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_sessions"), 0);
+  EXPECT_EQ(MetricsErrors(scrape), 0);
 }
 
 TEST_F(KvAccountingTest, GivesEverythingBackWhenAStepIsAborted) {
@@ -138,10 +184,10 @@ TEST(KvBudgetTest, ThatHoldsNoBlockIsRefusedWithTheBytesOfOne) {
   Executor executor(1);
   const auto pipeline = AttentionPipeline::Make(
       model.facts, [](int64_t) { return AttentionLayerWeights{}; }, BestKernels(), executor, 100);
-  ASSERT_EQ(pipeline.status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_EQ(pipeline.status().code(), absl::StatusCode::kResourceExhausted);
   // 2 layers * 64 positions * (32 + 8, padded to 64) elements of 2 bytes.
   EXPECT_THAT(pipeline.status().message(), HasSubstr("take 16384 bytes"));
-  EXPECT_THAT(HintOf(pipeline.status()), HasSubstr("at least 16384 bytes"));
+  EXPECT_THAT(HintOf(pipeline.status()), HasSubstr("--kv-budget 16384 or more"));
 }
 
 }  // namespace

@@ -31,13 +31,17 @@ TEST_P(ExecutorTest, RunReturnsAfterTheBodyEnded) {
   EXPECT_TRUE(ended);
 }
 
-TEST_P(ExecutorTest, RunsBodiesOnOneThreadThatIsNotTheCallers) {
-  std::thread::id first;
-  std::thread::id second;
-  executor_.Run([&first] { first = std::this_thread::get_id(); });
-  executor_.Run([&second] { second = std::this_thread::get_id(); });
-  EXPECT_EQ(first, second);
-  EXPECT_NE(first, std::this_thread::get_id());
+TEST_P(ExecutorTest, RunsBodiesOnTheCallersThread) {
+  std::thread::id body;
+  executor_.Run([&body] { body = std::this_thread::get_id(); });
+  EXPECT_EQ(body, std::this_thread::get_id());
+}
+
+TEST_P(ExecutorTest, LeavesTheCallersFloatEnvironmentAsItWas) {
+  const ScopedFloatEnvironment restored_at_the_end;
+  _mm_setcsr(0x1F80);
+  executor_.Run([] { EXPECT_TRUE(HasFloatEnvironment()); });
+  EXPECT_EQ(_mm_getcsr() & ~0x3Fu, 0x1F80u);
 }
 
 TEST_P(ExecutorTest, KnowsItsOwnThreads) {

@@ -10,12 +10,12 @@
 #include "cli/doctor_command.h"
 #include "cli/error_output.h"
 #include "cli/generate_command.h"
-#include "cli/suggestion.h"
 #include "cli/terminal.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/suggestion.h"
 #include "moebius/model/json.h"
 
 namespace moebius {
@@ -92,6 +92,11 @@ TEST(ArgumentsTest, RefusesIdsThatAreNoneWithTheirPlace) {
   EXPECT_THAT(refused(WriteFile("ids.txt", "1 two 3")), HasSubstr("two"));
   EXPECT_THAT(refused("no-such-file"), HasSubstr("no-such-file"));
   EXPECT_THAT(refused("99999999999999999999"), HasSubstr("out of range"));
+  EXPECT_THAT(refused("1,,2"), HasSubstr("no id at position 1"));
+  EXPECT_THAT(refused("1,"), HasSubstr("no id at position 1"));
+  EXPECT_THAT(refused(WriteFile("ids.json", "[1, 18446744073709551615]")),
+              HasSubstr("element 1 of the array is 18446744073709551615"));
+  EXPECT_LT(refused(WriteFile("ids.txt", std::string(100000, 'x'))).size(), 500u);
 }
 
 TEST(ArgumentsTest, RefusesAFileBeyondTheLimit) {
@@ -114,6 +119,15 @@ TEST(TerminalTest, DrawsBarsWithEighths) {
   EXPECT_EQ(DrawBar(1, 4), "████");
   EXPECT_EQ(DrawBar(7, 4), "████");
   EXPECT_EQ(DrawBar(-1, 4), "····");
+}
+
+TEST(TerminalTest, AProgressLineFitsIntoItsColumns) {
+  const std::string detail = "192 of 4,001 tokens";
+  EXPECT_EQ(ProgressLine("loading", 0.5, "1 of 2", 28), "loading ██▌··  50 %  1 of 2");
+  EXPECT_EQ(ProgressLine("reading the prompt", 0.25, detail, 40), "reading the prompt  25 %");
+  EXPECT_EQ(ProgressLine("reading the prompt", 0.25, detail, 10), " 25 %");
+  EXPECT_EQ(ProgressLine("reading the prompt", 0.25, detail, 3), " 2");
+  EXPECT_EQ(ProgressLine("reading the prompt", 0.25, detail, 0), "");
 }
 
 TEST(TerminalTest, WritesFiguresForPeople) {
@@ -139,6 +153,25 @@ TEST(ErrorOutputTest, PutsTheHintOnALineOfItsOwn) {
 TEST(ErrorOutputTest, ShowsControlCharactersInsteadOfObeyingThem) {
   EXPECT_EQ(EscapeControls("a\x1b[2Jb\n\tc\x7f"), "a\\x1b[2Jb\n\tc\\x7f");
   EXPECT_EQ(EscapeControls("Größe"), "Größe");
+  EXPECT_EQ(EscapeControls("\xC2\x9B"
+                           "2J"),
+            "\\xc2\\x9b2J");  // CSI in one character
+  EXPECT_EQ(EscapeControls("a\xFF"), "a\\xff");
+}
+
+TEST(ErrorOutputTest, WritesValidJsonWhateverTheBytesOfTheMessage) {
+  EXPECT_THAT(FormatErrorJson(absl::NotFoundError("a\xFF\xC3")),
+              HasSubstr("\"message\":\"a\xEF\xBF\xBD\xEF\xBF\xBD\""));
+}
+
+TEST(ErrorOutputTest, TellsTheCallersFaultFromTheHostsAndTheModels) {
+  const absl::Status invalid = absl::InvalidArgumentError("x");
+  EXPECT_EQ(ExitCodeOfOpen(invalid), kExitModel);
+  EXPECT_EQ(ExitCodeOfOpen(absl::FailedPreconditionError("F16 would be rounded")), kExitModel);
+  EXPECT_EQ(ExitCodeOfOpen(AsUsageError(invalid)), kExitUsage);
+  EXPECT_EQ(ExitCodeOfOpen(AsHostError(invalid)), kExitHost);
+  EXPECT_EQ(ExitCodeOfOpen(absl::ResourceExhaustedError("memory")), kExitHost);
+  EXPECT_EQ(ExitCodeOfOpen(WithContext(AsUsageError(invalid), "y")), kExitUsage);
 }
 
 GenerateFlags DemoFlags() {
@@ -236,7 +269,7 @@ TEST(AnswerTest, GivesWholeCharactersAsTheyBecomeCertain) {
 TEST(AnswerTest, PrintsTheObjectThatScriptsRelyOn) {
   Answer answer(nullptr);
   answer.Add(Event({1, 2, 3, 4}, true));
-  EmbeddedInfo info;
+  AnswerOrigin info;
   info.config_hash = "0123456789abcdef";
   const auto json = Json::Parse(FormatAnswerJson(answer, info), "answer");
   ASSERT_TRUE(json.ok());
@@ -258,7 +291,7 @@ TEST(AnswerTest, PrintsTheObjectThatScriptsRelyOn) {
 TEST(AnswerTest, ClosesWithRatesTierThreadsAndSeed) {
   Answer answer(nullptr);
   answer.Add(Event({1, 2, 3, 4}, true));
-  EmbeddedInfo info;
+  AnswerOrigin info;
   info.tier = "avx2";
   info.num_threads = 2;
   // The first token belongs to the prefill: three in ten milliseconds.

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/error.h"
 #include "moebius/model/json.h"
 #include "moebius/model/sha256.h"
 #include "tests/support/mini_checkpoint.h"
@@ -238,8 +239,16 @@ TEST(ModelMakeTest, RefusesFlagsThatCannotBeRead) {
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.seed = "-1"; })));
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.dtype = "fp8"; })));
   // Sizes that contradict each other are the configuration's to refuse, by field.
-  EXPECT_THAT(std::string(refusal([](auto& o) { o.top_k = "9"; }).message()),
-              HasSubstr("num_experts_per_tok is 9"));
+  const absl::Status contradiction = refusal([](auto& o) { o.top_k = "9"; });
+  EXPECT_TRUE(IsUsageError(contradiction));
+  EXPECT_THAT(std::string(contradiction.message()), HasSubstr("num_experts_per_tok is 9"));
+}
+
+TEST(ModelInspectTest, RefusesADtypeThatItDoesNotKnow) {
+  ModelInspectOptions options;
+  options.model = "unread";
+  options.dtype = "f99";
+  EXPECT_TRUE(IsUsageError(RunModelInspect(options)));
 }
 
 }  // namespace

@@ -25,8 +25,11 @@ Node::Node(const TransportOptions& options, LinkProvider& provider, Reactor& rea
 }
 
 void Node::OnPeerState(const PeerInfo& peer) {
-  MutexLock lock(mutex_);
-  history_.push_back(peer);
+  {
+    MutexLock lock(mutex_);
+    history_.push_back(peer);
+  }
+  if (on_peer_state != nullptr) on_peer_state(peer);
 }
 
 std::vector<Delivery> Node::deliveries() const {

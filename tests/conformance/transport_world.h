@@ -67,6 +67,8 @@ class Node final : public PeerWatcher {
   absl::Status admission;
   /// Runs inside each delivery.
   std::function<void(const Delivery&)> on_delivery;
+  /// Runs inside each call of OnPeerState.
+  std::function<void(const PeerInfo&)> on_peer_state;
 
  private:
   mutable Mutex mutex_;

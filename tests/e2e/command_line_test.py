@@ -38,6 +38,25 @@ class CommandLineTest(unittest.TestCase):
         self.assertEqual(done.code, 2, str(done))
         self.assertIn("--model", done.err)
 
+    def test_a_flag_without_its_value_and_help_name_the_command(self):
+        done = programs.run(programs.MOEBIUS, "generate", "--model")
+        self.assertEqual(done.code, 2, str(done))
+        self.assertEqual(done.err, "error: flag '--model' needs a value\n"
+                                   "hint: see: moebius generate --help\n")
+        done = programs.run(programs.MOEBIUS, "model", "inspect")
+        self.assertEqual(done.code, 2, str(done))
+        self.assertIn("see: moebius model inspect --help", done.err)
+        helped = programs.run(programs.MOEBIUS, "help", "model", "inspect")
+        self.assertEqual(helped.code, 0, str(helped))
+        self.assertEqual(helped.out,
+                         programs.run(programs.MOEBIUS, "model", "inspect", "--help").out)
+        self.assertNotIn("TEXT", helped.out)
+
+    def test_a_flag_that_is_given_again_overrides_itself(self):
+        done = programs.run(programs.MOEBIUS, "model", "inspect", "--model", "/nonexistent",
+                            "--json", "--json", "--model", programs.DEMO)
+        self.assertEqual(done.code, 0, str(done))
+
     def test_a_folder_that_is_no_model_is_a_model_error(self):
         with tempfile.TemporaryDirectory() as folder:
             for path in (folder, os.path.join(folder, "absent")):

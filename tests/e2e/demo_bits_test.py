@@ -2,7 +2,6 @@
 """Every case of models/demo/expected.json, answered by the program that users run."""
 import json
 import os
-import shutil
 import tempfile
 import unittest
 
@@ -28,24 +27,7 @@ class DemoBitsTest(unittest.TestCase):
     def test_one_flipped_bit_of_a_weight_is_noticed(self):
         case = run_demo.load_case(programs.DEMO, None)
         with tempfile.TemporaryDirectory() as folder:
-            for name in os.listdir(programs.DEMO):
-                source = os.path.join(programs.DEMO, name)
-                if os.path.isfile(source):
-                    shutil.copy(source, folder)
-            for name in os.listdir(programs.DEMO):
-                if os.path.isdir(os.path.join(programs.DEMO, name)):
-                    os.symlink(os.path.join(programs.DEMO, name), os.path.join(folder, name))
-            weights = os.path.join(folder, "model.safetensors")
-            with open(weights, "r+b") as file:
-                header_size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(header_size))
-                # The final norm is in the way of every logit; the bit is its first mantissa bit.
-                begin, _ = header["model.norm.weight"]["data_offsets"]
-                at = 8 + header_size + begin
-                file.seek(at)
-                byte = file.read(1)[0]
-                file.seek(at)
-                file.write(bytes([byte ^ 0x40]))
+            programs.copy_demo_with_flipped_bit(folder)
             answer = run_demo.run_case(programs.MOEBIUS, folder, case)
             self.assertIsNotNone(answer)
             self.assertNotEqual(run_demo.compare(case, answer), [])

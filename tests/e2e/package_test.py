@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package runs where it is unpacked, with the libraries that it brings."""
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -50,6 +51,14 @@ class PackageTest(unittest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(self.root, path)), path)
         brought = os.listdir(os.path.join(self.root, "lib"))
         self.assertEqual(bool(brought), len(os.listdir(os.path.join(self.root, "share/doc"))) > 1)
+
+    def test_has_everything_that_the_images_copy(self):
+        with open(os.path.join(programs.SOURCE, "deploy", "images", "Dockerfile"),
+                  encoding="utf-8") as file:
+            copied = re.findall(r"^COPY --from=programs /package/(\S+) ", file.read(), re.MULTILINE)
+        self.assertGreater(len(copied), 5)
+        for path in copied:
+            self.assertTrue(os.path.exists(os.path.join(self.root, path)), path)
 
     def test_answers_with_the_bits_of_the_checkout(self):
         flags = ("--prompt", "And the king said", "--max-tokens", "4")

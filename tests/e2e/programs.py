@@ -2,8 +2,14 @@
 """What the tests of programs share: where things are, and one way to run them."""
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
 
 SOURCE = os.environ["MOEBIUS_SOURCE_DIR"]
 BINARIES = os.environ["MOEBIUS_BINARY_DIR"]
@@ -12,6 +18,8 @@ MOEBIUS = os.path.join(PROGRAMS, "moebius")
 DEMO = os.path.join(SOURCE, "models", "demo")
 TIMEOUT_SECONDS = 300
 SKIPPED = 77
+# Nothing listens at the discard port of a test machine; what counts is that nobody answers.
+NOBODY = "127.0.0.1:9"
 
 
 def program_names():
@@ -20,10 +28,80 @@ def program_names():
                   if name == "moebius" or name.startswith("moebius-"))
 
 
+def copy_demo_with_flipped_bit(folder):
+    """Copies the demo model into an empty folder, one bit of one weight of it changed."""
+    for name in os.listdir(DEMO):
+        source = os.path.join(DEMO, name)
+        if os.path.isfile(source):
+            shutil.copy(source, folder)
+        else:
+            os.symlink(source, os.path.join(folder, name))
+    with open(os.path.join(folder, "model.safetensors"), "r+b") as file:
+        header_size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(header_size))
+        # The final norm is in the way of every logit; the bit is its first mantissa bit.
+        begin, _ = header["model.norm.weight"]["data_offsets"]
+        at = 8 + header_size + begin
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 0x40]))
+
+
+def expected_case(name):
+    """A case of the demo's expected.json."""
+    with open(os.path.join(DEMO, "expected.json"), encoding="utf-8") as file:
+        return next(case for case in json.load(file)["cases"] if case["name"] == name)
+
+
+def flags_of_case(case):
+    """What `moebius generate` is asked for this case."""
+    flags = ["--prompt", case["prompt"], "--max-tokens", str(case["max_tokens"]), "--json",
+             "--temperature", str(case["temperature"]), "--seed", str(case["seed"])]
+    if "top_p" in case:
+        flags += ["--top-p", str(case["top_p"])]
+    return flags
+
+
+class Service:
+    """A service that was started: the ports of its first line, what it says after, its log."""
+
+    def __init__(self, role, *flags):
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        self.process = subprocess.Popen(
+            [os.path.join(PROGRAMS, f"moebius-{role}"), "--model", DEMO, "--threads=1", *flags],
+            stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL, text=True)
+        words = self.process.stdout.readline().split()[1:]
+        self.ports = dict(word.split("=", 1) for word in words)
+        # What is announced later must not fill the pipe.
+        self.reader = threading.Thread(target=self.process.stdout.read)
+        self.reader.start()
+
+    def stderr(self):
+        with open(self.log.name, encoding="utf-8") as file:
+            return file.read()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+        self.process.stdout.close()
+        self.log.close()
+
+
 def skip(reason):
     """Ends the whole script as a skip; tools/expected_skips.txt must have the reason."""
     print(f"MOEBIUS_SKIP: {reason}")
     sys.exit(SKIPPED)
+
+
+def fetch(address, path):
+    """Status and text of a page."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode("utf-8")
+    except urllib.error.HTTPError as failure:
+        return failure.code, failure.read().decode("utf-8")
 
 
 class Done:
@@ -44,6 +122,16 @@ class Done:
 def run(*command, environment=None, folder=None):
     return Done(subprocess.run(list(command), capture_output=True, timeout=TIMEOUT_SECONDS,
                                stdin=subprocess.DEVNULL, env=environment, cwd=folder, check=False))
+
+
+def wait_until(condition, seconds):
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def generate(*flags, before=(), temperature="0", environment=None):

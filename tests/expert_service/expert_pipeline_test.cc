@@ -3,11 +3,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -146,6 +149,31 @@ std::vector<uint16_t> ReferenceLayer(const Checkpoint& checkpoint, const LayerRu
   return bits;
 }
 
+// y of one expert for three rows.
+std::vector<uint16_t> ExpertBits(ExpertPipeline& pipeline, LayerId layer, ExpertId id,
+                                 Executor& executor) {
+  DispatchPlan plan;
+  Assignments assignments;
+  assignments.Reset(3, 1);
+  for (int32_t& chosen : assignments.expert_ids) chosen = id.value();
+  assignments.weights.assign(3, 1.0f);
+  const Placement placement =
+      *Placement::Static(PlacementShape::Make(8, {true, true, true}, 0, 0), {.num_services = 1});
+  EXPECT_TRUE(
+      BuildDispatchPlan(LayerRule{layer, 8, 4, 0}, assignments, placement, DispatchLimits(), &plan)
+          .ok());
+  const ServiceDispatch& dispatch = plan.services()[0];
+  RowBatch<Bf16> replies(dispatch.num_reply_rows, pipeline.hidden_size());
+  const RowBatch<Bf16> rows = RandomRows(8, 3, pipeline.hidden_size());
+  executor.Run(
+      [&] { EXPECT_TRUE(pipeline.Forward(layer, dispatch, rows.rows(), replies.rows()).ok()); });
+  std::vector<uint16_t> bits;
+  for (int64_t row = 0; row < replies.num_rows(); ++row) {
+    for (const Bf16 value : replies.rows().span(row)) bits.push_back(value.bits);
+  }
+  return bits;
+}
+
 // One layer through one pipeline per service.
 class Services {
  public:
@@ -235,6 +263,43 @@ TEST_F(ExpertPipelineTest, ARowsBitsDoNotDependOnTheOtherRows) {
   }
 }
 
+TEST_F(ExpertPipelineTest, InQuantaItGivesTheSameBitsAndSoDoesWhatRunsInItsPauses) {
+  constexpr int64_t kManyRows = 3000;
+  const int64_t width = checkpoint_->config().hidden_size;
+  const RowBatch<Bf16> rows = RandomRows(11, kManyRows, width);
+  const Placement placement = Placement::SingleService(Shape());
+  Executor executor(2);
+  const std::unique_ptr<ExpertPipeline> pipeline = Load(placement.HeldBy(ServiceId(0)), executor);
+  DispatchPlan many, few;
+  for (const auto& [num_rows, plan] : {std::pair(kManyRows, &many), std::pair(int64_t{3}, &few)}) {
+    ASSERT_TRUE(BuildDispatchPlan(Rule(1), AssignmentsOf(12, num_rows, 8, 2), placement,
+                                  DispatchLimits(), plan)
+                    .ok());
+  }
+  const auto forward = [&](const DispatchPlan& plan, const ExpertPipeline::Pause& pause) {
+    const ServiceDispatch& dispatch = plan.services()[0];
+    RowBatch<Bf16> replies(dispatch.num_reply_rows, width);
+    executor.Run([&] {
+      EXPECT_TRUE(pipeline->Forward(LayerId(1), dispatch, rows.rows(), replies.rows(), pause).ok());
+    });
+    std::vector<uint16_t> bits;
+    for (int64_t row = 0; row < replies.num_rows(); ++row) {
+      for (const Bf16 value : replies.rows().span(row)) bits.push_back(value.bits);
+    }
+    return bits;
+  };
+  const std::vector<uint16_t> whole = forward(many, nullptr), small = forward(few, nullptr);
+  int num_pauses = 0;
+  const std::vector<uint16_t> cut = forward(many, [&] {
+    ++num_pauses;
+    EXPECT_EQ(forward(few, nullptr), small);
+  });
+  EXPECT_GE(num_pauses, 2);
+  EXPECT_EQ(cut, whole);
+  // A pass that is one quantum has nowhere to pause.
+  EXPECT_EQ(forward(few, [] { FAIL(); }), small);
+}
+
 TEST_F(ExpertPipelineTest, LoadsOnlyWhatItHoldsAndSaysWhatItLacks) {
   Executor executor(1);
   const std::vector<HeldExpert> held = {
@@ -243,7 +308,7 @@ TEST_F(ExpertPipelineTest, LoadsOnlyWhatItHoldsAndSaysWhatItLacks) {
   EXPECT_EQ(pipeline->num_held(), 2);
   EXPECT_TRUE(pipeline->Holds(LayerId(0), ExpertId(10)));
   EXPECT_FALSE(pipeline->Holds(LayerId(2), ExpertId(2)));
-  EXPECT_EQ(pipeline->weight_bytes(), ExpertPipeline::PackedBytes(*checkpoint_, held));
+  EXPECT_EQ(pipeline->weight_bytes(), *ExpertPipeline::PackedBytes(*checkpoint_, held));
 
   const int64_t width = checkpoint_->config().hidden_size;
   const RowBatch<Bf16> rows = RandomRows(5, 1, width);
@@ -288,6 +353,48 @@ TEST_F(ExpertPipelineTest, RefusesShapesThatDoNotFit) {
             .code(),
         absl::StatusCode::kInvalidArgument);
   });
+}
+
+TEST_F(ExpertPipelineTest, LoadsOnManyThreadsWhatOneThreadLoadsAndTellsTheCaller) {
+  const std::vector<HeldExpert> held = {{LayerId(0), ExpertId(8)}, {LayerId(1), ExpertId(0)},
+                                        {LayerId(1), ExpertId(5)}, {LayerId(1), ExpertId(9)},
+                                        {LayerId(2), ExpertId(3)}, {LayerId(2), ExpertId(8)}};
+  const std::thread::id caller = std::this_thread::get_id();
+  std::vector<std::vector<uint16_t>> outputs;
+  for (const int num_threads : {1, 2, 4, 16}) {
+    Executor executor(num_threads);
+    std::vector<int64_t> told;
+    const auto loaded = ExpertPipeline::Load(
+        *checkpoint_, held, BestKernels(), executor, [&](int64_t bytes, int64_t total) {
+          EXPECT_EQ(std::this_thread::get_id(), caller);
+          EXPECT_EQ(total, *ExpertPipeline::PackedBytes(*checkpoint_, held));
+          told.push_back(bytes);
+        });
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    EXPECT_EQ((*loaded)->num_held(), 6);
+    ASSERT_EQ(told.size(), 6u);
+    EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+    EXPECT_EQ(told.back(), (*loaded)->weight_bytes());
+    EXPECT_EQ(told.back(), *ExpertPipeline::PackedBytes(*checkpoint_, held));
+    outputs.push_back(ExpertBits(**loaded, LayerId(1), ExpertId(5), executor));
+  }
+  for (const std::vector<uint16_t>& bits : outputs) EXPECT_EQ(bits, outputs[0]);
+}
+
+TEST_F(ExpertPipelineTest, SaysWhichFileCannotBeReadWhenOneOfManyThreadsFails) {
+  const std::string folder = folder_ + ".cut";
+  std::filesystem::copy(folder_, folder, std::filesystem::copy_options::recursive);
+  const auto checkpoint = Checkpoint::Open(folder);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::string file = folder + "/model.safetensors";
+  std::filesystem::resize_file(file, std::filesystem::file_size(file) / 2);
+  std::vector<HeldExpert> held;
+  for (int32_t id = 0; id < 8; ++id) held.push_back({LayerId(2), ExpertId(id)});
+  Executor executor(4);
+  const auto loaded = ExpertPipeline::Load(**checkpoint, held, BestKernels(), executor);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(loaded.status().message()), HasSubstr("model.safetensors"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(ExpertPipelineTest, RefusesExpertsThatTheModelLacks) {

@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/error.h"
 #include "tests/support/mini_checkpoint.h"
 
 namespace moebius {
@@ -293,6 +294,23 @@ TEST(ConfigParserTest, ReadsKimiK2) {
   EXPECT_EQ(numerics->num_combine_groups, 4);
 }
 
+TEST(ConfigParserTest, Glm4MoeRotatesHalfAHeadWhereTheConfigDoesNotSay) {
+  std::map<std::string, Json> members = GoldenJson("glm4_moe").members();
+  ASSERT_EQ(members.erase("partial_rotary_factor"), 1u);
+  const absl::StatusOr<ModelConfig> config = ParseJson(Json::Object(members));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->attention.rope.dim, config->attention.qk_head_dim / 2);
+}
+
+TEST(ConfigParserTest, AnIntegerWithAnExponentIsNotCalledTheIntegerThatItMustBe) {
+  std::string text = GoldenJson("olmoe").ToCanonicalText();
+  const std::string field = "\"vocab_size\":";
+  text.insert(text.find(field) + field.size(), "3.2e2, \"other\":");
+  EXPECT_EQ(ParseModelConfig(text).status().message(),
+            "config.json: vocab_size must be an integer, it is 320, a number with a fraction or "
+            "exponent");
+}
+
 TEST(ConfigParserTest, YarnFollowsTheWidelyUsedRules) {
   const auto amplitude = [](const std::string& scaling) {
     Json json = GoldenJson("qwen3_moe");
@@ -328,12 +346,26 @@ TEST(GenerationConfigTest, EndIdsMayBeOneSeveralOrNone) {
   EXPECT_EQ(defaults->top_p, 0.95);
 }
 
+TEST(GenerationConfigTest, ReadsPenaltyAndMinPAndNamesWhatIsNotApplied) {
+  const auto defaults = ParseGenerationConfig(
+      R"({"repetition_penalty": 1.05, "min_p": 0.1, "num_beams": 1, "typical_p": 1.0,
+          "no_repeat_ngram_size": 3, "suppress_tokens": [], "min_length": null,
+          "bad_words_ids": [[5]], "num_beam_groups": 1, "max_length": 20})");
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_EQ(defaults->repetition_penalty, 1.05);
+  EXPECT_EQ(defaults->min_p, 0.1);
+  EXPECT_THAT(defaults->not_applied, ElementsAre("no_repeat_ngram_size 3", "bad_words_ids [[5]]"));
+  EXPECT_TRUE(ParseGenerationConfig("{}")->not_applied.empty());
+}
+
 TEST(GenerationConfigTest, RefusesAbsurdValuesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"temperature": -1})", "temperature"},
       {R"({"top_p": 1.5})", "top_p"},
       {R"({"top_p": 0})", "top_p"},
       {R"({"top_k": -3})", "top_k"},
+      {R"({"min_p": 2})", "min_p"},
+      {R"({"repetition_penalty": 0})", "repetition_penalty"},
       {R"({"eos_token_id": "x"})", "eos_token_id"},
       {R"({"eos_token_id": [-1]})", "eos_token_id"},
       {R"({"do_sample": "yes"})", "do_sample"},
@@ -387,6 +419,20 @@ TEST(NumericsTest, FlagsBeatTheFolderWhichBeatsTheDefaults) {
   overrides.attention_sum = "per-degree";
   EXPECT_EQ(ResolveNumerics(config, settings, overrides).status().code(),
             absl::StatusCode::kUnimplemented);
+}
+
+TEST(NumericsTest, ASpanThatCannotBeIsTheFaultOfWhoGaveIt) {
+  const ModelConfig config = *ParseJson(GoldenJson("deepseek_v3"));
+  FolderSettings settings;
+  settings.span = 33;
+  const absl::Status folder = ResolveNumerics(config, settings, {}).status();
+  EXPECT_EQ(folder.message(), "moebius.json: span must be a multiple of 32, it is 33");
+  EXPECT_FALSE(IsUsageError(folder));
+  NumericsOverrides overrides;
+  overrides.span = 33;
+  const absl::Status flag = ResolveNumerics(config, {}, overrides).status();
+  EXPECT_EQ(flag.message(), "--span must be a multiple of 32, it is 33");
+  EXPECT_TRUE(IsUsageError(flag));
 }
 
 TEST(NumericsTest, EveryConstantChangesTheCanonicalText) {

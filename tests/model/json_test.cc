@@ -100,6 +100,12 @@ TEST(JsonTest, CanonicalTextIsOneSpellingOfAValue) {
   EXPECT_EQ(*Json::Parse(a.ToPrettyText(), "x")->Find("a"), *a.Find("a"));
 }
 
+TEST(JsonTest, WritesBytesThatAreNoUtf8AsReplacementCharacters) {
+  const std::string text = Json::String("a\xFFö\xC3").ToCanonicalText();
+  EXPECT_EQ(text, "\"a\xEF\xBF\xBDö\xEF\xBF\xBD\"");
+  EXPECT_TRUE(Json::Parse(text, "again").ok());
+}
+
 TEST(JsonTest, NumbersReadBackAsTheyWere) {
   for (const double value : {1e-6, 2.827, 10000.0, 1e300, -0.1, 5e-324, 1e22}) {
     EXPECT_EQ(std::stod(FormatNumber(value)), value);

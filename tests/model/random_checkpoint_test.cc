@@ -3,11 +3,15 @@
 
 #include <cmath>
 #include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/model_shapes.h"
 #include "tests/support/mini_checkpoint.h"
 
 namespace moebius {
@@ -108,6 +112,31 @@ TEST(RandomCheckpointFileTest, RefusesSizesThatContradictAndFoldersInUse) {
   EXPECT_TRUE(WriteRandomCheckpoint(folder.File("m"), options).ok());
   EXPECT_EQ(WriteRandomCheckpoint(folder.File("m"), options).code(),
             absl::StatusCode::kAlreadyExists);
+}
+
+TEST(ModelShapeTest, HasTheNumberOfParametersThatIsPublished) {
+  // Billions, as the models' pages say.
+  const std::vector<std::pair<std::string, double>> published = {
+      {"olmoe-1b-7b", 6.92}, {"qwen3-30b-a3b", 30.5}, {"deepseek-v3", 671}};
+  EXPECT_EQ(ModelShapeNames().size(), published.size());
+  for (const auto& [name, billions] : published) {
+    const auto shape = FindModelShape(name);
+    ASSERT_TRUE(shape.ok()) << shape.status();
+    const auto bytes = RandomCheckpointBytes(*shape);
+    ASSERT_TRUE(bytes.ok()) << name << ": " << bytes.status();
+    EXPECT_NEAR(static_cast<double>(*bytes) / 2e9, billions, billions * 0.002) << name;
+  }
+  EXPECT_THAT(std::string(FindModelShape("gpt-9").status().message()), HasSubstr("gpt-9"));
+}
+
+TEST(ModelShapeTest, WhatTheDiskHasNoRoomForIsRefusedBeforeAnythingIsMade) {
+  const TemporaryFolder folder;
+  RandomCheckpointOptions options = *FindModelShape("deepseek-v3");
+  options.hidden_size = 65536;  // some 12 TB
+  const absl::Status status = WriteRandomCheckpoint(folder.File("m"), options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the file system has"));
+  EXPECT_FALSE(std::filesystem::exists(folder.File("m")));
 }
 
 TEST(RandomCheckpointFileTest, ReportsProgressToTheLastByte) {

@@ -80,6 +80,7 @@ CaseAnswer Ask(EmbeddedNode& node, const GenerateRequest& request) {
     answer.logits_hash = event.logits_hash;
     answer.tokens_hash = event.tokens_hash;
     answer.exact = event.exactness.exact();
+    answer.exactness = event.exactness;
     return true;
   });
   EXPECT_TRUE(status.ok()) << status;

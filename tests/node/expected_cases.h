@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "moebius/api/generate.h"
 #include "node/embedded.h"
-#include "router_service/generate.h"
 
 namespace moebius {
 
@@ -24,6 +24,7 @@ struct CaseAnswer {
   std::string logits_hash;
   std::string tokens_hash;
   bool exact = false;
+  Exactness exactness;
 };
 
 /// The folder of the demo model, and its recorded cases.

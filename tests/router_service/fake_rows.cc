@@ -31,9 +31,7 @@ absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
   }
   EXPECT_TRUE(ValidateStepPlan(request.plan).ok());
   EXPECT_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
-  result->nonfinite_rows.clear();
-  result->figures = StepFigures();
-  result->figures.num_rows = request.plan.num_rows;
+  result->Begin(request.plan.num_rows);
   result->logits.Reset(static_cast<int64_t>(request.logit_rows.size()), vocab_size_);
   int64_t logit_index = 0;
   for (const SessionRows& rows : request.plan.sessions) {
@@ -43,6 +41,13 @@ absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
       const int32_t token = request.token_ids[static_cast<size_t>(row)];
       tokens.push_back(token);
       if (token == poison_token) result->nonfinite_rows.push_back(row);
+      if (token == rejected_token) result->rejected_rows.push_back({row, LayerId(1), 3});
+      if (token == crowded_token) {
+        result->dropped_of_row.resize(static_cast<size_t>(request.plan.num_rows));
+        result->rerouted_of_row.resize(static_cast<size_t>(request.plan.num_rows));
+        result->dropped_of_row[static_cast<size_t>(row)] = 2;
+        result->rerouted_of_row[static_cast<size_t>(row)] = 1;
+      }
       if (std::binary_search(request.logit_rows.begin(), request.logit_rows.end(), row)) {
         FillLogits(tokens, result->logits.rows().row(logit_index++));
       }

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 #include "router_service/ports.h"
 
@@ -24,11 +26,26 @@ class FakeRows final : public RowOwnerPort {
   absl::Status RunStep(const StepRequest& request, StepResult* result) override;
   void EndSession(SessionId session) override { kv_.erase(session.value()); }
   KvPool kv_pool() const override;
+  bool WaitUntilUsable(absl::Duration timeout) override {
+    return wait_until_usable == nullptr || wait_until_usable(timeout);
+  }
+  std::vector<SessionId> TakeLostSessions() override {
+    for (const SessionId session : lost) EndSession(session);
+    return std::exchange(lost, {});
+  }
 
   /// Called before each step; a failure fails it.
   std::function<absl::Status(const StepRequest&)> before_step;
+  /// What WaitUntilUsable says; nothing is ever missing where it is empty.
+  std::function<bool(absl::Duration)> wait_until_usable;
+  /// Sessions whose KV is gone, to be told once.
+  std::vector<SessionId> lost;
   /// Rows whose token is this one are not finite.
   int32_t poison_token = -1;
+  /// A capacity takes two assignments of each row with this token, and sends one elsewhere.
+  int32_t crowded_token = -1;
+  /// A capacity rejects rows with this token.
+  int32_t rejected_token = -1;
 
   std::vector<StepRequest> steps;  // that succeeded
   size_t num_sessions() const { return kv_.size(); }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/lead.h"
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -128,6 +131,40 @@ TEST_F(LeadTest, GivesTheSameAnswerAloneAndAmongOthers) {
   EXPECT_EQ(among.token_ids, alone.token_ids);
   EXPECT_EQ(among.last.logits_hash, alone.last.logits_hash);
   EXPECT_EQ(among.last.tokens_hash, alone.last.tokens_hash);
+}
+
+TEST_F(LeadTest, AnAnswerTellsWhatACapacityTookFromItsOwnRowsAlone) {
+  options_.capacity.factor = 1.25;
+  rows_.crowded_token = 90;
+  MakeLead();
+  auto crowded = Submit(Request({1, 90, 90}, 3));
+  auto other = Submit(Request({2, 3}, 3));
+  RunAll();
+  const GenerateEvent last = Read(*crowded).last;
+  EXPECT_FALSE(last.exactness.exact());
+  EXPECT_GE(last.exactness.dropped, 4);
+  EXPECT_GE(last.exactness.rerouted, 2);
+  ASSERT_EQ(last.exactness.reasons.size(), 1u);
+  EXPECT_THAT(last.exactness.reasons[0], HasSubstr("capacity factor 1.25 by weight"));
+  const Outcome untouched = Read(*other);
+  ASSERT_EQ(std::count(untouched.token_ids.begin(), untouched.token_ids.end(), 90), 0);
+  EXPECT_TRUE(untouched.last.exactness.exact());
+}
+
+TEST_F(LeadTest, ARequestThatACapacityRejectsEndsAloneWithItsPosition) {
+  const Outcome alone = RunAlone(Request({2, 3}, 4));
+  rows_.rejected_token = 90;
+  MakeLead();
+  auto rejected = Submit(Request({1, 90}, 4));
+  auto other = Submit(Request({2, 3}, 4));
+  RunAll();
+  const absl::Status status = Read(*rejected).status;
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no room for position 1"));
+  const Outcome mate = Read(*other);
+  EXPECT_TRUE(mate.status.ok());
+  EXPECT_EQ(mate.last.logits_hash, alone.last.logits_hash);
+  ExpectNothingHeld();
 }
 
 TEST_F(LeadTest, DependsOnTheSeedAndOnNothingElse) {
@@ -362,6 +399,95 @@ TEST_F(LeadTest, RetriesAStepThatMayWorkLater) {
   EXPECT_EQ(lead_->counters().retried_steps, 2);
 }
 
+TEST_F(LeadTest, WaitsForAMissingServiceAndGoesOnWhereItWas) {
+  const Outcome expected = RunAlone(Request({1, 2, 3}, 6));
+  MakeLead();
+  auto stream = Submit(Request({1, 2, 3}, 6));
+  ASSERT_TRUE(lead_->RunOneStep());
+  bool missing = true;
+  rows_.before_step = [&](const StepRequest&) {
+    return missing ? absl::UnavailableError("layer 1: no usable service has expert 3")
+                   : absl::OkStatus();
+  };
+  rows_.wait_until_usable = [&](absl::Duration timeout) {
+    clock_.Advance(timeout);
+    return !missing;
+  };
+  while (clock_.Now() < absl::Seconds(9)) ASSERT_TRUE(lead_->RunOneStep());
+  EXPECT_FALSE(stream->ended());
+  missing = false;
+  RunAll();
+  EXPECT_EQ(Read(*stream).token_ids, expected.token_ids);
+  ExpectNothingHeld();
+}
+
+TEST_F(LeadTest, FailsWhoNeedsWhatStaysMissingAfterOneWaitForAll) {
+  const Outcome expected = RunAlone(Request({1, 2, 3}, 12));
+  MakeLead();
+  rows_.before_step = [](const StepRequest& request) {
+    for (const int32_t token : request.token_ids) {
+      if (token == 96) return absl::UnavailableError("layer 1: no usable service has expert 3");
+    }
+    return absl::OkStatus();
+  };
+  rows_.wait_until_usable = [&](absl::Duration timeout) {
+    clock_.Advance(timeout);
+    return false;
+  };
+  std::vector<std::shared_ptr<GenerateStream>> bad;
+  for (int i = 0; i < 3; ++i) bad.push_back(Submit(Request({96, i + 1}, 4)));
+  auto good = Submit(Request({1, 2, 3}, 12));
+  RunAll();
+  for (auto& stream : bad) {
+    EXPECT_THAT(std::string(Read(*stream).status.message()), HasSubstr("expert 3"));
+  }
+  EXPECT_EQ(Read(*good).token_ids, expected.token_ids);
+  EXPECT_GE(clock_.Now(), options_.max_outage);
+  EXPECT_LT(clock_.Now(), options_.max_outage + absl::Seconds(1));
+  ExpectNothingHeld();
+}
+
+TEST_F(LeadTest, RunsSessionsAgainThatLostTheirKvAndNoOthers) {
+  const Outcome expected = RunAlone(Request({1, 2, 3}, 8));
+  const Outcome other_expected = RunAlone(Request({7, 8}, 8));
+  MakeLead();
+  auto stream = Submit(Request({1, 2, 3}, 8));
+  auto other = Submit(Request({7, 8}, 8));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(lead_->RunOneStep());
+  ASSERT_EQ(rows_.num_sessions(), 2u);
+  bool fails = true;
+  rows_.before_step = [&](const StepRequest& request) {
+    if (!fails) return absl::OkStatus();
+    rows_.lost = {request.plan.sessions[0].session};
+    fails = false;
+    return absl::UnavailableError("attention rank 1 died");
+  };
+  const size_t steps_before = rows_.steps.size();
+  RunAll();
+  EXPECT_EQ(Read(*stream).token_ids, expected.token_ids);
+  EXPECT_EQ(Read(*other).token_ids, other_expected.token_ids);
+  // The next step has the first session from its start and the other where it was.
+  const StepPlan& plan = rows_.steps[steps_before].plan;
+  ASSERT_EQ(plan.sessions.size(), 2u);
+  int64_t from_start = 0;
+  for (const SessionRows& rows : plan.sessions) from_start += rows.position_begin == 0 ? 1 : 0;
+  EXPECT_EQ(from_start, 1);
+  EXPECT_EQ(lead_->counters().failed, 0);
+  ExpectNothingHeld();
+}
+
+TEST_F(LeadTest, EndsACancelledRequestWhileAServiceIsMissing) {
+  MakeLead();
+  rows_.before_step = [](const StepRequest&) { return absl::UnavailableError("gone"); };
+  rows_.wait_until_usable = [](absl::Duration) { return false; };
+  auto stream = Submit(Request({1, 2, 3}, 12));
+  ASSERT_TRUE(lead_->RunOneStep());
+  stream->Cancel();
+  EXPECT_FALSE(lead_->RunOneStep());
+  EXPECT_EQ(Read(*stream).last.finish_reason, FinishReason::kAbort);
+  ExpectNothingHeld();
+}
+
 TEST_F(LeadTest, QueuesWhatDoesNotFitNowAndRefusesWhatNeverWill) {
   FakeRows rows(97, KvPool{4, 8, 0});  // 32 positions
   Lead lead(options_, &rows, &executor_, nullptr, clock_);
@@ -386,15 +512,46 @@ TEST_F(LeadTest, RefusesMoreThanItsQueueHolds) {
   EXPECT_TRUE(lead_->Submit(Request({3}, 2)).ok());
 }
 
-TEST_F(LeadTest, RefusesASecondRunningRequestOfTheSameId) {
+TEST_F(LeadTest, ARequestThatIsAskedAgainIsRunOnceAndToldTwice) {
   MakeLead();
   GenerateRequest request = Request({1, 2}, 3);
   request.request_id = "x";
   auto first = Submit(request);
-  EXPECT_EQ(lead_->Submit(request).status().code(), absl::StatusCode::kAlreadyExists);
+  request.deadline = absl::Seconds(7);
+  request.priority = 3;
+  auto second = Submit(request);
+  GenerateRequest other = request;
+  other.token_ids = {1, 3};
+  const auto refused = lead_->Submit(other).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(refused.message(), "request_id 'x' is running and asks otherwise");
+  // Its first reader goes; the second one wants the answer.
+  first->Cancel();
   RunAll();
-  EXPECT_EQ(Read(*first).token_ids.size(), 3u);
+  const auto answer = Read(*second);
+  EXPECT_EQ(answer.token_ids.size(), 3u);
+  EXPECT_EQ(lead_->counters().requests, 2);
+  EXPECT_EQ(lead_->counters().rejected, 1);
+  EXPECT_EQ(lead_->counters().finished, 1);
+  EXPECT_EQ(lead_->counters().cancelled, 0);
+  EXPECT_EQ(lead_->usage().reserved_kv_tokens, 0);
   EXPECT_TRUE(lead_->Submit(request).ok());
+}
+
+TEST_F(LeadTest, ARequestEndsWhenAllWhoAskedForItHaveGone) {
+  MakeLead();
+  GenerateRequest request = Request({1, 2}, 60);
+  request.request_id = "x";
+  auto first = Submit(request), second = Submit(request);
+  for (int i = 0; i < 3; ++i) lead_->RunOneStep();
+  first->Cancel();
+  lead_->RunOneStep();
+  EXPECT_EQ(lead_->usage().running_sessions, 1);
+  second->Cancel();
+  lead_->RunOneStep();
+  EXPECT_EQ(lead_->usage().running_sessions, 0);
+  EXPECT_EQ(lead_->counters().cancelled, 1);
+  EXPECT_EQ(lead_->usage().reserved_kv_tokens, 0);
 }
 
 TEST_F(LeadTest, RunsHigherPriorityFirst) {
@@ -479,6 +636,58 @@ TEST_F(LeadTest, GivesLogprobsOfTheChosenTokenAndTheBest) {
     }
   }
   EXPECT_EQ(positions, 3);
+}
+
+TEST_F(LeadTest, NotesHowRequestsGo) {
+  RequestLog log(4, clock_);
+  MakeLead();
+  lead_->SetLog(&log);
+  GenerateRequest request = Request({1, 2, 3}, 4);
+  request.request_id = "one";
+  const auto stream = Submit(request);
+  EXPECT_EQ(log.Explain("one")->state, RequestState::kQueued);
+  lead_->RunOneStep();
+  EXPECT_EQ(log.Explain("one")->state, RequestState::kRunning);
+  RunAll();
+  const Outcome outcome = Read(*stream);
+  const Explanation explanation = *log.Explain("one");
+  EXPECT_EQ(explanation.state, RequestState::kFinished);
+  EXPECT_EQ(explanation.last.logits_hash, outcome.last.logits_hash);
+  EXPECT_EQ(explanation.last.completion_tokens, 4);
+  EXPECT_EQ(explanation.last.finish_reason, FinishReason::kLength);
+}
+
+TEST_F(LeadTest, KnowsWhyARequestFailed) {
+  RequestLog log(4, clock_);
+  MakeLead();
+  lead_->SetLog(&log);
+  rows_.poison_token = 5;
+  GenerateRequest request = Request({1, 5, 3}, 4);
+  request.request_id = "bad";
+  const auto stream = Submit(request);
+  RunAll();
+  EXPECT_EQ(log.Explain("bad")->state, RequestState::kFailed);
+  EXPECT_EQ(log.Explain("bad")->failure, stream->status());
+}
+
+TEST_F(LeadTest, RunsABodyBetweenTwoStepsWithStepsOfItsOwn) {
+  MakeLead();
+  const auto stream = Submit(Request({1, 2, 3}, 3));
+  ASSERT_TRUE(lead_->RunOneStep());
+  uint64_t taken = 0;
+  absl::Status status;
+  std::atomic<bool> ended{false};
+  std::thread caller([&] {
+    status = lead_->RunBetweenSteps([&taken](uint64_t* next_step) { taken = (*next_step)++; },
+                                    absl::InfiniteDuration());
+    ended = true;
+  });
+  while (!ended) lead_->RunOneStep();
+  caller.join();
+  EXPECT_TRUE(status.ok());
+  for (const StepRequest& step : rows_.steps) EXPECT_NE(step.plan.step, taken);
+  RunAll();
+  EXPECT_EQ(Read(*stream).token_ids, RunAlone(Request({1, 2, 3}, 3)).token_ids);
 }
 
 }  // namespace

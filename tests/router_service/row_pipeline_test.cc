@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/row_pipeline.h"
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -9,8 +12,8 @@
 #include "gtest/gtest.h"
 
 #include "moebius/base/random.h"
-#include "moebius/routing/combine.h"
-#include "moebius/routing/dispatch_plan.h"
+#include "moebius/routing/assignments.h"
+#include "tests/router_service/fake_experts.h"
 
 namespace moebius {
 namespace {
@@ -77,63 +80,10 @@ class FakeAttention final : public AttentionPort {
   StepPlan step_;
 };
 
-// Expert e multiplies its row by (e + 1) / 32.
-class FakeExperts final : public ExpertPort {
- public:
-  FakeExperts(std::vector<std::string>* calls, const Kernels& kernels)
-      : calls_(*calls), kernels_(kernels) {}
-
-  absl::Status BeginStep(const StepPlan&) override {
-    calls_.push_back("begin experts");
-    return absl::OkStatus();
-  }
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, Bf16Rows rows,
-                       absl::Span<const MutableBf16Rows> replies) override {
-    calls_.push_back("experts " + std::to_string(layer.value()));
-    for (size_t service = 0; service < replies.size(); ++service) {
-      Answer(plan.services()[service], rows, replies[service]);
-    }
-    return absl::OkStatus();
-  }
-  void EndStep() override { calls_.push_back("end experts"); }
-
- private:
-  void Answer(const ServiceDispatch& dispatch, Bf16Rows rows, MutableBf16Rows replies) {
-    int64_t reply = -1;
-    std::vector<std::vector<Bf16>> outputs(dispatch.expert_ids.size());
-    std::vector<std::vector<size_t>> terms(static_cast<size_t>(dispatch.num_reply_rows));
-    for (int64_t row = 0; row < dispatch.num_rows(); ++row) {
-      const size_t index = static_cast<size_t>(row);
-      for (int64_t at = dispatch.row_begin[index]; at < dispatch.row_begin[index + 1]; ++at) {
-        const size_t assignment = static_cast<size_t>(at);
-        const Bf16* input = rows.row(dispatch.row_ids[index]);
-        const float factor = static_cast<float>(dispatch.expert_ids[assignment] + 1) / 32;
-        for (int64_t column = 0; column < kHidden; ++column) {
-          outputs[assignment].push_back(ToBf16(ToFloat(input[column]) * factor));
-        }
-        if (dispatch.joins_previous[assignment] == 0) ++reply;
-        terms[static_cast<size_t>(reply)].push_back(assignment);
-      }
-    }
-    for (size_t row = 0; row < terms.size(); ++row) {
-      std::vector<SumTerm> sum;
-      for (const size_t at : terms[row]) sum.push_back({dispatch.weights[at], outputs[at].data()});
-      const absl::Span<Bf16> out = replies.span(static_cast<int64_t>(row));
-      if (sum.size() == 1) {
-        std::copy(outputs[terms[row][0]].begin(), outputs[terms[row][0]].end(), out.begin());
-      } else {
-        SumTerms(kernels_, sum, out);
-      }
-    }
-  }
-
-  std::vector<std::string>& calls_;
-  const Kernels& kernels_;
-};
-
 class RowPipelineTest : public testing::Test {
  protected:
   RowPipelineTest() {
+    experts_.names = &calls_;
     config_.hidden_size = kHidden;
     config_.vocab_size = kVocab;
     config_.num_layers = 3;
@@ -161,10 +111,11 @@ class RowPipelineTest : public testing::Test {
     UseServices(1);
   }
 
-  void UseServices(int32_t num_services) {
+  void UseServices(int32_t num_services, int32_t num_replicas = 1) {
     const PlacementShape shape = PlacementShape::Make(kExperts, config_.moe_layers, 1, 3);
     StaticPlacementOptions options;
     options.num_services = num_services;
+    options.expert_replicas = num_replicas;
     placement_ = *Placement::Static(shape, options);
     RowPipeline::Parts parts;
     parts.config = &config_;
@@ -175,6 +126,7 @@ class RowPipelineTest : public testing::Test {
     parts.attention = &attention_;
     parts.experts = &experts_;
     parts.placement = &placement_;
+    parts.load = &load_;
     pipeline_ = std::make_unique<RowPipeline>(parts);
   }
 
@@ -196,6 +148,20 @@ class RowPipelineTest : public testing::Test {
     return request;
   }
 
+  // Whether all sets of weights of all layers are on services that may be asked.
+  bool EveryIdHasOneOf(const std::vector<uint8_t>& usable) const {
+    for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+      for (int32_t id = 0; id < placement_.shape().NumIds(LayerId(layer)); ++id) {
+        const auto services = placement_.Services(LayerId(layer), ExpertId(id));
+        const bool has_one = std::any_of(services.begin(), services.end(), [&](ServiceId service) {
+          return usable[static_cast<size_t>(service.value())] == 1;
+        });
+        if (!services.empty() && !has_one) return false;
+      }
+    }
+    return true;
+  }
+
   std::vector<float> LogitsOf(const StepRequest& request, int64_t row) {
     EXPECT_TRUE(pipeline_->RunStep(request, &result_).ok());
     const auto logits = FloatRows(result_.logits.rows()).span(row);
@@ -210,7 +176,8 @@ class RowPipelineTest : public testing::Test {
   Executor executor_{2};
   std::vector<std::string> calls_;
   FakeAttention attention_{&calls_};
-  FakeExperts experts_{&calls_, kernels_};
+  FakeExperts experts_{kernels_};
+  ExpertLoad load_{{false, true, true}, kExperts};
   std::unique_ptr<RowPipeline> pipeline_;
   StepResult result_;
 };
@@ -289,7 +256,73 @@ TEST_F(RowPipelineTest, CountsEveryAssignmentOnce) {
   EXPECT_EQ(result_.figures.num_rows, 5);
   EXPECT_EQ(result_.figures.assignments, 5 * 2 * 2);  // rows × top_k × MoE layers
   EXPECT_EQ(result_.figures.dropped, 0);
+  EXPECT_EQ(result_.figures.combined, 5 * 2 * 2);
+  EXPECT_EQ(result_.figures.conservation_errors, 0);
   EXPECT_EQ(result_.figures.dispatched_rows, 5 * 3);  // one service: once per row and layer
+}
+
+TEST_F(RowPipelineTest, GivesTheSameBitsWhicheverServiceFailsInWhicheverLayer) {
+  const StepRequest request = Prompts({{1, 2, 3}, {4, 5, 6, 7}, {8}});
+  const std::vector<float> expected = LogitsOf(request, 5);
+  UseServices(4, 2);
+  int64_t resends = 0;
+  for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (int32_t service = 0; service < 4; ++service) {
+      experts_.fails = [&](int32_t at, int32_t) {
+        return at == layer ? std::set<int32_t>{service} : std::set<int32_t>{};
+      };
+      EXPECT_EQ(LogitsOf(request, 5), expected) << "layer " << layer << " service " << service;
+      EXPECT_THAT(result_.nonfinite_rows, IsEmpty());
+      resends += result_.figures.resends;
+      EXPECT_EQ(result_.figures.assignments, 8 * 2 * 2);
+      EXPECT_EQ(result_.figures.combined, 8 * 2 * 2) << "what was lost is served once";
+    }
+  }
+  EXPECT_GE(resends, 9);
+}
+
+TEST_F(RowPipelineTest, GivesTheSameBitsWhicheverReplicasMayServe) {
+  const StepRequest request = Prompts({{1, 2, 3}, {4, 5, 6, 7}, {8}});
+  const std::vector<float> expected = LogitsOf(request, 5);
+  for (const int32_t replicas : {2, 3}) {
+    UseServices(4, replicas);
+    int served = 0;
+    std::vector<int64_t> rows_of(4);
+    for (uint32_t mask = 1; mask < 16; ++mask) {
+      SCOPED_TRACE(testing::Message() << replicas << " replicas, services " << mask);
+      experts_.usable.clear();
+      for (uint32_t service = 0; service < 4; ++service) {
+        experts_.usable.push_back(static_cast<uint8_t>(mask >> service & 1));
+      }
+      experts_.calls.clear();
+      const bool can_serve = EveryIdHasOneOf(experts_.usable);
+      ASSERT_EQ(pipeline_->RunStep(request, &result_).ok(), can_serve);
+      if (!can_serve) continue;
+      ++served;
+      const auto logits = FloatRows(result_.logits.rows()).span(5);
+      EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), expected);
+      for (const FakeExperts::Call& call : experts_.calls) {
+        for (size_t service = 0; service < 4; ++service) {
+          EXPECT_TRUE(call.service_rows[service] == 0 || experts_.usable[service] == 1);
+          rows_of[service] += call.service_rows[service];
+        }
+      }
+    }
+    EXPECT_GE(served, replicas == 2 ? 2 : 5) << "any one may be missing";
+    for (const int64_t rows : rows_of) EXPECT_GT(rows, 0) << "every service had its turn";
+  }
+}
+
+TEST_F(RowPipelineTest, AbortsTheStepWhenTheLastReplicaIsGone) {
+  UseServices(2, 1);
+  experts_.fails = [](int32_t layer, int32_t) {
+    return layer == 2 ? std::set<int32_t>{1} : std::set<int32_t>{};
+  };
+  const absl::Status status = pipeline_->RunStep(Prompts({{1, 2, 3}}), &result_);
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              testing::ContainsRegex("layer 2: no usable service has expert.* [4-7]"));
+  EXPECT_EQ(calls_.back(), "abort");
 }
 
 TEST_F(RowPipelineTest, ShowsEveryGateToItsObserver) {
@@ -309,6 +342,57 @@ TEST_F(RowPipelineTest, ShowsEveryGateToItsObserver) {
   pipeline_->SetObserver(nullptr);
   ASSERT_TRUE(pipeline_->RunStep(Prompts({{1, 2, 3}}), &result_).ok());
   EXPECT_THAT(recorder.layers, ElementsAre(1, 2));
+}
+
+int64_t DemandOf(const ExpertLoad& load) {
+  const std::vector<int64_t> demand = load.Read().demand;
+  return std::accumulate(demand.begin(), demand.end(), int64_t{0});
+}
+
+TEST_F(RowPipelineTest, CountsTheLoadOfStepsThatServeAndSucceed) {
+  StepRequest request = Prompts({{1, 2, 3}});
+  request.purpose = StepPurpose::kDryRun;
+  ASSERT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  EXPECT_EQ(DemandOf(load_), 0);
+  request.purpose = StepPurpose::kServe;
+  attention_.fail_at_layer = 2;  // after the gate of layer 1
+  ASSERT_FALSE(pipeline_->RunStep(request, &result_).ok());
+  EXPECT_EQ(DemandOf(load_), 0);
+  attention_.fail_at_layer = -1;
+  ASSERT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  EXPECT_EQ(DemandOf(load_), 3 * 2 * 2);  // tokens, top-2, layers with experts
+  EXPECT_EQ(DemandOf(load_), result_.figures.assignments);
+}
+
+TEST_F(RowPipelineTest, ForwardsRowsOfOneLayerAndCountsThem) {
+  const auto rows = RandomRows(5, kHidden, 1, kSeed);
+  RowBatch<Bf16> out(5, kHidden);
+  RowBatch<Bf16> alone(1, kHidden);
+  ForwardResult forward;
+  ASSERT_TRUE(pipeline_->ForwardRows(1, LayerId(2), rows.rows(), out.rows(), &forward).ok());
+  EXPECT_EQ(forward.figures.assignments, 10);
+  EXPECT_EQ(forward.figures.combined, 10);
+  EXPECT_EQ(DemandOf(load_), 10);
+  UseServices(3);
+  for (int64_t row = 0; row < 5; ++row) {
+    ASSERT_TRUE(pipeline_
+                    ->ForwardRows(2, LayerId(2), Bf16Rows(rows.rows()).Slice(row, row + 1),
+                                  alone.rows(), &forward)
+                    .ok());
+    EXPECT_EQ(std::memcmp(alone.rows().row(0), out.rows().row(row), kHidden * sizeof(Bf16)), 0);
+  }
+}
+
+TEST_F(RowPipelineTest, RefusesToForwardARowThatIsNotFinite) {
+  auto rows = RandomRows(3, kHidden, 1, kSeed);
+  rows.rows().row(1)[5] = ToBf16(std::numeric_limits<float>::quiet_NaN());
+  RowBatch<Bf16> out(3, kHidden);
+  ForwardResult forward;
+  const absl::Status status =
+      pipeline_->ForwardRows(1, LayerId(1), rows.rows(), out.rows(), &forward);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("row 1"));
+  EXPECT_EQ(DemandOf(load_), 0);
 }
 
 }  // namespace

@@ -105,6 +105,29 @@ TEST(CombinePropertyTest, EveryPlacementGivesTheReferencesBits) {
   }
 }
 
+TEST(CombinePropertyTest, BatchesOfThousandsOfRowsToo) {
+  const uint64_t seed = 4096;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Random random(seed);
+  DispatchPlan plan;
+  for (const int64_t rows : {0, 1, 127, 128, 129, 1024, 4095, 4096}) {
+    Shape shape;
+    shape.rows = rows;
+    shape.num_experts = rows % 2 == 0 ? 896 : 1 + static_cast<int32_t>(random.Below(64));
+    shape.top_k = std::min(16, shape.num_experts);
+    shape.groups = std::min(8, shape.num_experts);
+    shape.slices = 1;
+    const RoutingCase layer = MakeCase(random, shape, rows % 2 == 1);
+    const std::vector<uint16_t> expected = BitsOf(ReferenceOutput(layer));
+    for (const int32_t services : {1, 7, 64}) {
+      SCOPED_TRACE(testing::Message() << "rows " << rows << " services " << services);
+      ExpectSameBits(layer, RandomPlacement(random, ShapeOf(layer), services, 8), DispatchLimits(),
+                     plan, expected);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST(CombineTest, WhicheverReplicaServesTheBitsAreTheSame) {
   Random random(4);
   const RoutingCase layer = MakeCase(random, Shape{33, 32, 4, 4, 1}, false);

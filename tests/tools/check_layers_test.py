@@ -50,6 +50,13 @@ class IncludesTest(unittest.TestCase):
         self.accepts("moebius/wire/grpc/grpc_status.h", "<grpcpp/support/status.h>")
         self.refuses("moebius/wire/codec.h", "<grpcpp/support/status.h>")
 
+    def test_the_services_share_a_room_that_knows_none_of_them(self):
+        self.accepts("moebius/service/joiner.h", '"moebius/transport/transport.h"')
+        self.accepts("expert_service/server.h", '"moebius/service/joiner.h"')
+        self.refuses("moebius/service/joiner.h", '"expert_service/expert_pipeline.h"')
+        self.refuses("moebius/service/joiner.h", '"moebius/routing/gate.h"')
+        self.refuses("moebius/transport/transport.h", '"moebius/service/flags.h"')
+
     def test_a_room_with_a_longer_name_is_another_room(self):
         self.refuses("moebius/tensor/rows.h", '"moebius/base_more/x.h"')
 

@@ -115,7 +115,30 @@ class ExpectedSkipsTest(unittest.TestCase):
     def test_the_projects_list_is_well_formed(self):
         path = os.path.join(os.environ["MOEBIUS_SOURCE_DIR"], "tools", "expected_skips.txt")
         for condition, _ in report_tests.load_expected_skips(path):
-            report_tests.condition_holds(condition, "build/release", set())
+            report_tests.condition_holds(condition, "nowhere/release", set())
+
+    def test_an_ipv6_address_is_known_by_its_first_digits(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".if_inet6") as file:
+            file.write("fe8000000000000000fc00fffe000001 04 40 20 80     eth0\n")
+            file.flush()
+            self.assertTrue(report_tests.has_ipv6_address("fe8", file.name))
+            self.assertFalse(report_tests.has_ipv6_address("fd", file.name))
+        self.assertFalse(report_tests.has_ipv6_address("fe8", "/nonexistent"))
+
+    def test_a_missing_package_index_is_what_the_trees_own_pip_says(self):
+        tree = self.enterContext(tempfile.TemporaryDirectory())
+        python = os.path.join(tree, report_tests.PYTHON_CLIENT_FOLDER, "bin", "python")
+
+        def holds():
+            return report_tests.condition_holds("no-package-index", tree, frozenset())
+
+        self.assertFalse(holds())
+        os.makedirs(os.path.dirname(python))
+        for code, is_missing in ((0, False), (1, True)):
+            with open(python, "w", encoding="utf-8") as file:
+                file.write(f"#!/bin/sh\nexit {code}\n")
+            os.chmod(python, 0o755)
+            self.assertEqual(holds(), is_missing)
 
     def test_an_unknown_condition_is_refused(self):
         with self.assertRaises(ValueError):

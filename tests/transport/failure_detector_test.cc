@@ -52,6 +52,48 @@ TEST(FailureDetectorTest, AnEndedStreamIsDeadAtOnceWithItsReason) {
   EXPECT_EQ(detector.reason().message(), "connection reset");
 }
 
+TEST(FailureDetectorTest, APeerThatSpeaksAndConsumesNothingIsDeadAfterFourSeconds) {
+  FailureDetector detector({}, Ms(0));
+  detector.OnLane(Lane::kBulk, true, 7, Ms(100));
+  const auto speak_until = [&detector](int64_t begin_ms, int64_t end_ms) {
+    for (int64_t ms = begin_ms; ms < end_ms; ms += 100) {
+      detector.OnHeard(Ms(ms));
+      detector.OnLane(Lane::kBulk, true, 7, Ms(ms));
+      detector.OnLane(Lane::kDecode, ms % 200 == 0, ms, Ms(ms));
+      ASSERT_EQ(detector.Check(Ms(ms)), PeerState::kConnected) << ms;
+    }
+  };
+  speak_until(200, 4100);
+  EXPECT_EQ(detector.Check(Ms(4100)), PeerState::kDead);
+  EXPECT_EQ(detector.reason().message(), "it has taken nothing from the bulk lane for 4s");
+}
+
+TEST(FailureDetectorTest, ACreditOrALaneWithNothingUnderWayIsNoStall) {
+  FailureDetector detector({}, Ms(0));
+  uint64_t consumed = 0;
+  for (int64_t ms = 100; ms < 20000; ms += 100) {
+    detector.OnHeard(Ms(ms));
+    if (ms % 3900 == 0) ++consumed;
+    detector.OnLane(Lane::kBulk, true, consumed, Ms(ms));
+    detector.OnLane(Lane::kControl, ms % 3900 != 0, 5, Ms(ms));
+    ASSERT_EQ(detector.Check(Ms(ms)), PeerState::kConnected) << ms;
+  }
+}
+
+TEST(FailureDetectorTest, AProcessThatStoodStillSawNoCredits) {
+  FailureDetector detector({}, Ms(0));
+  detector.OnHeard(Ms(100));
+  detector.OnLane(Lane::kBulk, true, 1, Ms(100));
+  EXPECT_EQ(detector.Check(Ms(100)), PeerState::kConnected);
+  EXPECT_EQ(detector.Check(Ms(10000)), PeerState::kConnected);
+  for (int64_t ms = 10000; ms < 14000; ms += 100) {
+    detector.OnHeard(Ms(ms));
+    ASSERT_EQ(detector.Check(Ms(ms)), PeerState::kConnected) << ms;
+  }
+  detector.OnHeard(Ms(14000));
+  EXPECT_EQ(detector.Check(Ms(14000)), PeerState::kDead);
+}
+
 TEST(FailureDetectorTest, AProcessThatStoodStillJudgesNobody) {
   FailureDetector detector({}, Ms(0));
   EXPECT_EQ(detector.Check(Ms(150)), PeerState::kConnected);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transport/reservation_table.h"
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,16 @@ class ReservationTableTest : public ::testing::Test {
     };
     return spec;
   }
+  std::unique_ptr<ReservationTable::Claim> Match(uint64_t step, uint32_t layer, uint64_t bytes = 50,
+                                                 PeerId peer = kPeer) {
+    Message header;
+    header.key = Key(step, layer);
+    header.term = 7;
+    return table_.Match(peer, Lane::kBulk, header, bytes);
+  }
   // Delivers a whole message; false when nobody expects it.
   bool Arrive(uint64_t step, uint32_t layer, uint64_t bytes = 50, PeerId peer = kPeer) {
-    auto claim = table_.Match(peer, Key(step, layer), bytes);
+    auto claim = Match(step, layer, bytes, peer);
     return claim != nullptr && claim->Deliver(Lane::kBulk, Message());
   }
   ReservationTable table_{{.max_bytes = 1000, .max_reservations = 4}};
@@ -86,16 +94,37 @@ TEST_F(ReservationTableTest, TheSameKeyIsReservedOnce) {
 TEST_F(ReservationTableTest, AMessageThatNeverBecomesWholeGivesItsPlaceBack) {
   ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
   {
-    auto claim = table_.Match(kPeer, Key(1, 2), 50);
+    auto claim = Match(1, 2);
     ASSERT_NE(claim, nullptr);
-    EXPECT_EQ(table_.Match(kPeer, Key(1, 2), 50), nullptr);
+    EXPECT_EQ(Match(1, 2), nullptr);
   }
   EXPECT_TRUE(Arrive(1, 2));
 }
 
+TEST_F(ReservationTableTest, AKindIsToldOfWhatItHasNoRoomFor) {
+  std::vector<RefusedMessage> refused;
+  auto spec = Spec(ReservationScope::kKind, 0, 0, "kind");
+  spec.max_messages = 2;
+  spec.on_refused = [&](const RefusedMessage& message) { refused.push_back(message); };
+  ASSERT_TRUE(table_.Add(spec).ok());
+  EXPECT_EQ(Match(1, 2, 101), nullptr);
+  const auto first = Match(1, 3), second = Match(1, 4, 100);
+  EXPECT_NE(second, nullptr);
+  EXPECT_EQ(Match(5, 6, 50, PeerId(77)), nullptr);
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused[0].reason.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused[0].reason.message(), "a message of 101 bytes; room is kept for 100");
+  EXPECT_EQ(refused[1].reason.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused[1].source, PeerId(77));
+  EXPECT_EQ(refused[1].lane, Lane::kBulk);
+  EXPECT_EQ(refused[1].header.key, Key(5, 6));
+  EXPECT_EQ(refused[1].header.term, 7u);
+  EXPECT_TRUE(events_.empty());
+}
+
 TEST_F(ReservationTableTest, AnEndedReservationIsNotCalledAgain) {
   const auto id = table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a"));
-  auto claim = table_.Match(kPeer, Key(1, 2), 50);
+  auto claim = Match(1, 2);
   ASSERT_NE(claim, nullptr);
   EXPECT_TRUE(table_.Cancel(*id));
   EXPECT_FALSE(claim->Deliver(Lane::kBulk, Message()));

@@ -21,7 +21,7 @@ StepPlan SamplePlan() {
   plan.attempt = 2;
   plan.num_rows = 9;
   plan.sessions = {
-      {SessionId(5), 0, 8, 100, 120}, {SessionId(6), 8, 0, 0, 4}, {SessionId(7), 8, 1, 33, 30}};
+      {SessionId(5), 0, 8, 100, 120, 2}, {SessionId(6), 8, 0, 0, 4}, {SessionId(7), 8, 1, 33, 30}};
   return plan;
 }
 
@@ -39,6 +39,8 @@ TEST(StepCodecTest, BringsThePlan) {
   EXPECT_EQ(plan->sessions[2].row_begin, 8);
   EXPECT_EQ(plan->sessions[0].position_begin, 100);
   EXPECT_EQ(plan->sessions[0].prompt_length, 120);
+  EXPECT_EQ(plan->sessions[0].first_rank, 2);
+  EXPECT_EQ(plan->sessions[2].first_rank, 0);
 }
 
 TEST(StepCodecTest, RefusesHostilePlans) {

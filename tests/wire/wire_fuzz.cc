@@ -7,7 +7,10 @@
 #include "moebius/base/check.h"
 #include "moebius/wire/dispatch_codec.h"
 #include "moebius/wire/error_detail.h"
+#include "moebius/wire/exchange_codec.h"
+#include "moebius/wire/greeting.h"
 #include "moebius/wire/message_kind.h"
+#include "moebius/wire/slot_codec.h"
 #include "moebius/wire/step_codec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -20,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   message.dtype = DType::kBF16;
   message.rows = SharedBytes::Copy(std::string(message.num_rows * kHidden * 2, 'r'));
   message.metadata = SharedBytes::Copy(absl::MakeConstSpan(data + 2, size - 2));
-  switch (data[0] % 6) {
+  switch (data[0] % 10) {
     case 0: {
       ReceivedDispatch received;
       const absl::Status status = received.Decode(message, kHidden, 10);
@@ -45,6 +48,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 4:
       static_cast<void>(ParseStepEnd(message));
       static_cast<void>(ParseSessionEnd(message));
+      break;
+    case 6:
+      message.num_rows = 0;
+      static_cast<void>(ParseSlotAssignment(message));
+      static_cast<void>(ParseSlotReady(message));
+      break;
+    case 7:
+      static_cast<void>(ParseGreeting(message.metadata.view()));
+      break;
+    case 8:
+      static_cast<void>(ParseQueryStates(message, 1, kHidden));
+      static_cast<void>(ParseStateReply(message, 1, kHidden));
+      break;
+    case 9:
+      message.num_rows = 0;
+      message.rows = SharedBytes();
+      static_cast<void>(ParseKvRequest(message));
       break;
     default:
       static_cast<void>(DecodeStatus(message.metadata.view()));

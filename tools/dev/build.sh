@@ -47,13 +47,3 @@ run_build() {
   build_tree release "the programs" programs
   printf 'In build/bin: %s\n' "$(find build/bin -maxdepth 1 -type f -printf '%f ' 2>/dev/null)"
 }
-
-run_bench() {
-  step_count=2
-  install_packages build bench
-  build_tree release "the benchmarks" programs benches
-  local bench
-  for bench in build/release/bin/*_bench; do
-    if [[ -x $bench ]]; then "$bench" "$@"; fi
-  done
-}

@@ -2,12 +2,12 @@
 # Debian packages: tools/packages.txt says which, this installs what is missing.
 # shellcheck shell=bash
 
-# listed_packages [GROUP…]: the packages of the groups, or all.
+# listed_packages [GROUP…]: the packages of the groups, or all that are installed.
 listed_packages() {
   local groups=" $* " name group
   while read -r name group; do
     [[ -z $name || $name == \#* ]] && continue
-    [[ $# -eq 0 || $groups == *" $group "* ]] && printf '%s\n' "$name"
+    [[ $groups == *" $group "* || ($# -eq 0 && $group != unpack) ]] && printf '%s\n' "$name"
   done <"$root/tools/packages.txt"
   return 0
 }
@@ -22,6 +22,14 @@ missing_packages() {
   done
 }
 
+# not_unpacked: the packages of the group "unpack" that are not in build/tools.
+not_unpacked() {
+  local name
+  for name in $(listed_packages unpack); do
+    if [[ ! -d $root/build/tools/$name ]]; then printf '%s\n' "$name"; fi
+  done
+}
+
 list_packages() {
   local missing name group
   if [[ ${1:-} == --install ]]; then
@@ -30,7 +38,7 @@ list_packages() {
     install_packages
     return
   fi
-  missing=" $(missing_packages | tr '\n' ' ') "
+  missing=" $({ missing_packages && not_unpacked; } | tr '\n' ' ') "
   while read -r name group; do
     [[ -z $name || $name == \#* ]] && continue
     local state=installed
@@ -56,6 +64,7 @@ install_packages() {
   listed=$(listed_packages "$@" | wc -l)
   mapfile -t missing < <(missing_packages "$@")
   begin_step packages "${#missing[@]} of $listed missing (./dev packages lists them)"
+  if [[ $# -eq 0 || " $* " == *" test "* ]]; then unpack_packages "$log"; fi
   if ((${#missing[@]} == 0)); then
     end_step ""
     return
@@ -73,6 +82,22 @@ Run ./dev as root, or install them as root with: apt-get install --no-install-re
 Repair what the log names (often: apt-get -f install), then run this again."
   fi
   end_step "$(sed -n 's/^Need to get \([0-9.,]* [kM]B\).*/\1/p' "$log" | tail -n 1)"
+}
+
+# unpack_packages LOG: the programs of the group "unpack", whose installation would start a service.
+unpack_packages() {
+  local log=$1 name folder
+  for name in $(not_unpacked); do
+    folder=$root/build/tools/.$name
+    rm -rf "$folder"
+    mkdir -p "$folder/files"
+    # A fresh machine has no lists yet.
+    (cd "$folder" && { apt-get download "$name" || { run_apt update && apt-get download "$name"; }; } &&
+      dpkg -x "$name"_*.deb files) >>"$log" 2>&1 ||
+      fail_step "$log" "The package $name could not be fetched. Is there a network, and is /etc/apt set up?"
+    mv "$folder/files" "$root/build/tools/$name"
+    rm -rf "$folder"
+  done
 }
 
 # follow_apt LOG BEGIN: shows status lines, "dlstatus:N:PERCENT:…" and "pmstatus:PACKAGE:PERCENT:…",

@@ -65,6 +65,7 @@ struct RopeDefaults {
   double theta = 10000.0;
   int64_t head_dim = 0;
   bool allows_partial = false;
+  double partial = 1.0;  // the factor where the config gives none
 };
 void ParseRope(FieldReader& reader, const RopeDefaults& defaults, ModelConfig& config);
 

@@ -14,7 +14,8 @@ void ParseGlm4Moe(FieldReader& reader, ModelConfig& config) {
     attention.qk_norm = QkNorm::kPerHead;
     attention.qk_norm_eps = config.rms_norm_eps;
   }
-  ParseRope(reader, {10000.0, attention.qk_head_dim, true}, config);
+  ParseRope(reader, {10000.0, attention.qk_head_dim, /*allows_partial=*/true, /*partial=*/0.5},
+            config);
   RequireGateRule(reader, "sigmoid", "noaux_tc");
   ParseLeadingDenseLayers(reader, 1, config);
   config.moe_intermediate_size =

@@ -92,7 +92,8 @@ void ParseRope(FieldReader& reader, const RopeDefaults& defaults, ModelConfig& c
       absl::StrCat(reader.prefix(), parameters != nullptr ? "rope_parameters." : "rope_scaling."));
   RopeConfig& rope = config.attention.rope;
   rope.theta = TopOrNested(reader, &fields, "rope_theta", 1.0, 1e12, defaults.theta);
-  const double partial = TopOrNested(reader, &fields, "partial_rotary_factor", 0.0, 1.0, 1.0);
+  const double partial =
+      TopOrNested(reader, &fields, "partial_rotary_factor", 0.0, 1.0, defaults.partial);
   if (partial != 1.0 && !defaults.allows_partial) {
     reader.RefuseUnsupported(
         "partial_rotary_factor",

@@ -27,8 +27,8 @@ SharedBytes SharedBytes::Slice(size_t begin, size_t end) const {
 
 BytesBuilder::BytesBuilder(size_t size) : size_(size) {
   if (size == 0) return;
-  constexpr size_t kAlignment = 64;
-  void* memory = std::aligned_alloc(kAlignment, (size + kAlignment - 1) / kAlignment * kAlignment);
+  void* memory = std::aligned_alloc(
+      kBytesAlignment, (size + kBytesAlignment - 1) / kBytesAlignment * kBytesAlignment);
   MOEBIUS_CHECK(memory != nullptr);
   owner_ = std::shared_ptr<void>(memory, std::free);
   data_ = static_cast<uint8_t*>(memory);

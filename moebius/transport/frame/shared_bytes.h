@@ -46,10 +46,15 @@ class SharedBytes {
   size_t size_ = 0;
 };
 
-/// Memory to fill and then share: 64-byte aligned, contents unspecified until written.
+inline constexpr size_t kBytesAlignment = 64;
+
+/// Memory to fill and then share: kBytesAlignment, contents unspecified until written.
 class BytesBuilder {
  public:
   explicit BytesBuilder(size_t size);
+  /// `owner` keeps [data, data + size) alive; nobody else uses it.
+  BytesBuilder(std::shared_ptr<void> owner, uint8_t* data, size_t size)
+      : owner_(std::move(owner)), data_(data), size_(size) {}
   BytesBuilder(BytesBuilder&&) = default;
   BytesBuilder& operator=(BytesBuilder&&) = default;
   uint8_t* data() { return data_; }

@@ -23,13 +23,15 @@ class ClientStream final : public GrpcStream,
  public:
   ClientStream(const GrpcOptions& options, const Address& address,
                std::shared_ptr<grpc::ChannelCredentials> credentials,
-               std::shared_ptr<StreamCount> count)
+               std::shared_ptr<StreamCount> count, ChannelKeeper& keeper)
       : GrpcStream({options.max_payload_bytes, options.max_outstanding_bytes}, std::move(count)),
+        keeper_(keeper),
         options_(options),
         address_(address),
         credentials_(std::move(credentials)) {
     SetFacts({FormatAddress(address_), "", false});
   }
+  ~ClientStream() override { keeper_.Keep(std::move(channel_)); }
 
  protected:
   void Open() override {
@@ -47,8 +49,8 @@ class ClientStream final : public GrpcStream,
     StartCall();
   }
   void BeginRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void BeginWrite(const grpc::ByteBuffer* buffer) override MOEBIUS_REQUIRES(mutex_) {
-    StartWrite(buffer);
+  void BeginWrite(const grpc::ByteBuffer* buffer, Flush flush) override MOEBIUS_REQUIRES(mutex_) {
+    StartWrite(buffer, WriteOptionsOf(flush));
   }
   void EndWriting() override MOEBIUS_REQUIRES(mutex_) { StartWritesDone(); }
   void OnWritesOver() override MOEBIUS_REQUIRES(mutex_) {
@@ -70,13 +72,14 @@ class ClientStream final : public GrpcStream,
   }
   void OnWriteDone(bool ok) override { OnWritten(ok); }
   void OnDone(const grpc::Status& status) override {
-    OnOver(FromGrpcStatus(status));
+    OnOver(LinkEndStatus(status));
     std::shared_ptr<GrpcStream> self;  // made before the lock, so it goes after it
     MutexLock lock(mutex_);
     self.swap(self_);
   }
 
  private:
+  ChannelKeeper& keeper_;
   const GrpcOptions options_;
   const Address address_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
@@ -93,9 +96,9 @@ class ClientStream final : public GrpcStream,
 
 std::unique_ptr<Link> MakeClientLink(const GrpcOptions& options, const Address& address,
                                      std::shared_ptr<grpc::ChannelCredentials> credentials,
-                                     std::shared_ptr<StreamCount> count) {
-  return std::make_unique<GrpcLink>(
-      std::make_shared<ClientStream>(options, address, std::move(credentials), std::move(count)));
+                                     std::shared_ptr<StreamCount> count, ChannelKeeper& keeper) {
+  return std::make_unique<GrpcLink>(std::make_shared<ClientStream>(
+      options, address, std::move(credentials), std::move(count), keeper));
 }
 
 std::string ProvedIdentity(const grpc::AuthContext& context) {
@@ -108,7 +111,7 @@ std::string ProvedIdentity(const grpc::AuthContext& context) {
   return "";
 }
 
-absl::Status FromGrpcStatus(const grpc::Status& status) {
+absl::Status LinkEndStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
   // The codes are the same numbers by design.
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),

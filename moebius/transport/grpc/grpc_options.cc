@@ -3,16 +3,23 @@
 
 #include <arpa/inet.h>
 #include <grpc/grpc.h>
+#include <grpcpp/impl/server_builder_option.h>
+#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 
+#include "moebius/base/error.h"
 #include "moebius/transport/grpc/grpc_frame.h"
+#include "moebius/transport/lane.h"
 
 namespace moebius {
 namespace {
@@ -34,7 +41,48 @@ int LookaheadBytes(const GrpcOptions& options) {
       std::min<uint64_t>(std::max<uint64_t>(two, kMinLookaheadBytes), 16 << 20));
 }
 
+class NoReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->erase(std::remove_if(plugins->begin(), plugins->end(),
+                                  [](const auto& plugin) {
+                                    return plugin->name() == "proto_server_reflection";
+                                  }),
+                   plugins->end());
+  }
+};
+
 }  // namespace
+
+uint64_t GrpcLinkBytes(const GrpcOptions& options) {
+  const uint64_t frame = MaxGrpcMessageBytes(options.max_payload_bytes);
+  return std::max(options.max_outstanding_bytes, frame) +
+         static_cast<uint64_t>(LookaheadBytes(options)) + frame;
+}
+
+uint64_t MinGrpcMemoryBytes(const GrpcOptions& options) {
+  return 2 * kNumLanes * GrpcLinkBytes(options);
+}
+
+absl::StatusOr<GrpcOptions> WithQuota(const GrpcOptions& options) {
+  GrpcOptions result = options;
+  if (result.quota != nullptr) return result;
+  const uint64_t least = MinGrpcMemoryBytes(options);
+  if (result.max_memory_bytes == 0) {
+    result.max_memory_bytes = std::max(least, options.max_connections * GrpcLinkBytes(options));
+  }
+  if (result.max_memory_bytes < least) {
+    return WithHint(absl::InvalidArgumentError(
+                        absl::StrCat("grpc: max_memory_bytes is ", result.max_memory_bytes,
+                                     ", the lanes of two peers need ", least)),
+                    "allow more memory, or smaller frames");
+  }
+  auto quota = std::make_shared<grpc::ResourceQuota>("moebius");
+  quota->Resize(result.max_memory_bytes);
+  result.quota = std::move(quota);
+  return result;
+}
 
 grpc::ChannelArguments BuildChannelArguments(const GrpcOptions& options) {
   grpc::ChannelArguments arguments;
@@ -53,10 +101,16 @@ grpc::ChannelArguments BuildChannelArguments(const GrpcOptions& options) {
   arguments.SetMaxReceiveMessageSize(
       static_cast<int>(MaxGrpcMessageBytes(options.max_payload_bytes)));
   arguments.SetMaxSendMessageSize(-1);
+  if (options.quota != nullptr) arguments.SetResourceQuota(*options.quota);
   return arguments;
 }
 
+void SwitchReflectionOff(grpc::ServerBuilder& builder) {
+  builder.SetOption(std::make_unique<NoReflection>());
+}
+
 void ConfigureServer(const GrpcOptions& options, grpc::ServerBuilder& builder) {
+  SwitchReflectionOff(builder);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 1);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
@@ -73,6 +127,7 @@ void ConfigureServer(const GrpcOptions& options, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(
       static_cast<int>(MaxGrpcMessageBytes(options.max_payload_bytes)));
   builder.SetMaxSendMessageSize(-1);
+  if (options.quota != nullptr) builder.SetResourceQuota(*options.quota);
 }
 
 std::string GrpcTarget(const Address& address) {

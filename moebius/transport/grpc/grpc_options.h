@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/resource_quota.h>
 #include <grpcpp/support/channel_arguments.h>
 
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 #include "moebius/transport/address.h"
@@ -30,6 +32,14 @@ struct GrpcOptions {
   /// How long opening a connection may take.
   absl::Duration connect_timeout = absl::Seconds(2);
 
+  /// What gRPC may hold for all links of a provider, received frames that are still in use
+  /// included; it ends links that would pass it. At least MinGrpcMemoryBytes; 0: enough for
+  /// max_connections links with full windows.
+  uint64_t max_memory_bytes = 0;
+  /// The quota itself, where links and other gRPC servers of a process are to share one; null: the
+  /// provider makes one of max_memory_bytes.
+  std::shared_ptr<const grpc::ResourceQuota> quota;
+
   /// True: listening beyond this host is allowed without TLS.
   bool allow_insecure = false;
 };
@@ -40,12 +50,24 @@ inline constexpr absl::Duration kGrpcClientPing = absl::Seconds(30);
 inline constexpr absl::Duration kGrpcMinPermittedPing = absl::Seconds(10);
 inline constexpr absl::Duration kGrpcPingTimeout = absl::Seconds(10);
 
+/// What gRPC may hold for one link: what was taken and not written, the window of what has arrived,
+/// and a frame that is being read.
+uint64_t GrpcLinkBytes(const GrpcOptions& options);
+/// The lanes of two peers: fewer could not work at all.
+uint64_t MinGrpcMemoryBytes(const GrpcOptions& options);
+/// `options` with a quota. INVALID_ARGUMENT when max_memory_bytes is too small.
+absl::StatusOr<GrpcOptions> WithQuota(const GrpcOptions& options);
+
 /// What a dialing end asks of gRPC: one connection per channel, no proxy, no retries, no lookups of
 /// service configurations.
 grpc::ChannelArguments BuildChannelArguments(const GrpcOptions& options);
 
 /// The same for the listening end.
 void ConfigureServer(const GrpcOptions& options, grpc::ServerBuilder& builder);
+
+/// Linking gRPC's reflection switches it on for every server of the process; this switches it off
+/// for one. ConfigureServer has done so.
+void SwitchReflectionOff(grpc::ServerBuilder& builder);
 
 /// The target of gRPC's resolvers: "ipv4:1.2.3.4:5", "ipv6:[fe80::1%25eth0]:5", "dns:///name:5".
 std::string GrpcTarget(const Address& address);

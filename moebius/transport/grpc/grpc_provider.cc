@@ -9,12 +9,16 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/status.h"
+#include "moebius/transport/grpc/channel_keeper.h"
 #include "moebius/transport/grpc/grpc_client.h"
 #include "moebius/transport/grpc/grpc_log.h"
 #include "moebius/transport/grpc/grpc_server.h"
 
 namespace moebius {
 namespace {
+
+// What gRPC may take beyond the limit for connecting until it says so.
+constexpr absl::Duration kConnectGrace = absl::Seconds(1);
 
 void Add(const ConnectionFigures& from, ConnectionFigures* to) {
   to->accepted += from.accepted;
@@ -29,7 +33,10 @@ void Add(const ConnectionFigures& from, ConnectionFigures* to) {
 class GrpcLinkProvider::Core {
  public:
   Core(const GrpcOptions& options, std::unique_ptr<TlsFiles> tls, const Clock& clock)
-      : options_(options), tls_(std::move(tls)), clock_(clock) {}
+      : options_(options),
+        tls_(std::move(tls)),
+        clock_(clock),
+        keeper_(clock, options.connect_timeout + kConnectGrace) {}
   ~Core() {
     {
       MutexLock lock(mutex_);
@@ -59,12 +66,13 @@ class GrpcLinkProvider::Core {
     std::shared_ptr<grpc::ChannelCredentials> credentials =
         tls_ == nullptr ? grpc::InsecureChannelCredentials()
                         : MakeChannelCredentials(tls_->options(), *tls_->Current());
-    return MakeClientLink(options_, address, std::move(credentials), count_);
+    return MakeClientLink(options_, address, std::move(credentials), count_, keeper_);
   }
 
   GrpcFigures figures() const {
     GrpcFigures figures;
     figures.num_streams = count_->value();
+    figures.num_closing = keeper_.num_kept();
     if (tls_ != nullptr) {
       figures.tls_reloads = tls_->reloads();
       figures.tls_failed_reloads = tls_->failed_reloads();
@@ -93,6 +101,7 @@ class GrpcLinkProvider::Core {
   const GrpcOptions options_;
   const std::unique_ptr<TlsFiles> tls_;
   const Clock& clock_;
+  ChannelKeeper keeper_;  // outlives the streams, which the destructor waits for
   const std::shared_ptr<StreamCount> count_ = std::make_shared<StreamCount>();
   mutable Mutex mutex_;
   ConnectionFigures ended_ MOEBIUS_GUARDED_BY(mutex_);
@@ -121,12 +130,13 @@ absl::StatusOr<std::unique_ptr<GrpcLinkProvider>> GrpcLinkProvider::Make(
                                                    options.max_payload_bytes, ", not in [1, ",
                                                    kMaxMessageBytes, "]"));
   }
+  MOEBIUS_ASSIGN_OR_RETURN(const GrpcOptions bounded, WithQuota(options));
   std::unique_ptr<TlsFiles> files;
   if (tls.has_value()) {
     MOEBIUS_ASSIGN_OR_RETURN(files, TlsFiles::Open(*tls, clock));
   }
   return std::unique_ptr<GrpcLinkProvider>(
-      new GrpcLinkProvider(std::make_shared<Core>(options, std::move(files), clock)));
+      new GrpcLinkProvider(std::make_shared<Core>(bounded, std::move(files), clock)));
 }
 
 GrpcLinkProvider::~GrpcLinkProvider() = default;
@@ -146,17 +156,7 @@ absl::StatusOr<std::unique_ptr<Link>> GrpcLinkProvider::Dial(const Address& addr
   return core_->Dial(address);
 }
 
-absl::string_view GrpcLinkProvider::exposure() const {
-  switch (core_->exposure()) {
-    case Exposure::kTls:
-      return "mutual TLS";
-    case Exposure::kInsecureAllowed:
-      return "anybody on the network, without TLS";
-    case Exposure::kLoopbackOnly:
-      return "this host only, without TLS";
-  }
-  return "";
-}
+absl::string_view GrpcLinkProvider::exposure() const { return DescribeExposure(core_->exposure()); }
 
 GrpcFigures GrpcLinkProvider::figures() const { return core_->figures(); }
 

@@ -20,6 +20,7 @@ namespace moebius {
 struct GrpcFigures {
   ConnectionFigures connections;  // of all listeners, those that have ended included
   uint64_t num_streams = 0;       // at both ends, links that are being opened included
+  uint64_t num_closing = 0;       // connections of links that were given up while they were opened
   uint64_t tls_reloads = 0;
   uint64_t tls_failed_reloads = 0;
   std::optional<absl::Time> tls_expires;
@@ -33,8 +34,8 @@ struct GrpcFigures {
 class GrpcLinkProvider final : public LinkProvider {
  public:
   /// With `tls` every connection is mutually authenticated; without it listeners stay on this host
-  /// unless options.allow_insecure. Fails as LoadTlsMaterial does. `clock` is a monotonic one and
-  /// outlives the provider: I/O takes real time.
+  /// unless options.allow_insecure. Fails as WithQuota and LoadTlsMaterial do. `clock` is a
+  /// monotonic one and outlives the provider: I/O takes real time.
   static absl::StatusOr<std::unique_ptr<GrpcLinkProvider>> Make(
       const GrpcOptions& options, std::optional<TlsOptions> tls,
       const Clock& clock = Clock::Monotonic());

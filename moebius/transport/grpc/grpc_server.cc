@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transport/grpc/grpc_server.h"
 
-#include <fcntl.h>
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/server_callback.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -29,13 +21,6 @@ namespace moebius {
 namespace {
 
 namespace pb = ::moebius::api::data::v1;
-
-constexpr uint64_t kWakeId = ~uint64_t{0};
-constexpr uint64_t kListenerBit = uint64_t{1} << 63;
-// Connections taken in one turn, so that a flood of them does not keep silent ones from being cut.
-constexpr int kMaxAcceptsPerTurn = 64;
-// How long to leave connections waiting when there is no descriptor for them.
-constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 
 std::string WithoutZone(std::string address) {
   const size_t zone = address.find('%');
@@ -85,8 +70,8 @@ class GrpcServer::Stream final
     }
   }
   void BeginRead(grpc::ByteBuffer* buffer) override { StartRead(buffer); }
-  void BeginWrite(const grpc::ByteBuffer* buffer) override MOEBIUS_REQUIRES(mutex_) {
-    StartWrite(buffer);
+  void BeginWrite(const grpc::ByteBuffer* buffer, Flush flush) override MOEBIUS_REQUIRES(mutex_) {
+    StartWrite(buffer, WriteOptionsOf(flush));
   }
   void EndWriting() override MOEBIUS_REQUIRES(mutex_) { FinishOnce(grpc::Status::OK); }
   void OnWritesOver() override MOEBIUS_REQUIRES(mutex_) {
@@ -172,7 +157,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GrpcServer::Service
   ++server_.num_streams_;
   ++generation_.num_streams;
   const uint64_t connection =
-      server_.table_.OnStreamBegin(WithoutZone(PeerAddress(context->peer())));
+      server_.loop_->table().OnStreamBegin(WithoutZone(PeerAddress(context->peer())));
   auto stream = std::make_shared<GrpcServer::Stream>(server_, generation_, *context, connection);
   stream->KeepUntilOver();
   MutexLock lock(server_.acceptor_mutex_);
@@ -193,46 +178,31 @@ GrpcCallbackThreads::GrpcCallbackThreads()
 
 GrpcCallbackThreads::~GrpcCallbackThreads() = default;
 
-GrpcServer::GrpcServer(const GrpcOptions& options, ListenSockets sockets, TlsFiles* tls,
-                       const Clock& clock, LinkAcceptor& acceptor,
-                       std::shared_ptr<StreamCount> count)
-    : options_(options),
-      tls_(tls),
-      clock_(clock),
-      count_(std::move(count)),
-      sockets_(std::move(sockets)),
-      table_(options.max_connections, options.max_connections_per_address),
-      acceptor_(&acceptor) {}
+GrpcServer::GrpcServer(const GrpcOptions& options, TlsFiles* tls, const Clock& clock,
+                       LinkAcceptor& acceptor, std::shared_ptr<StreamCount> count)
+    : options_(options), tls_(tls), clock_(clock), count_(std::move(count)), acceptor_(&acceptor) {}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcOptions& options,
                                                               const Address& address, TlsFiles* tls,
                                                               const Clock& clock,
                                                               LinkAcceptor& acceptor,
                                                               std::shared_ptr<StreamCount> count) {
-  MOEBIUS_ASSIGN_OR_RETURN(ListenSockets sockets, OpenListenSockets(address));
   std::unique_ptr<GrpcServer> server(
-      new GrpcServer(options, std::move(sockets), tls, clock, acceptor, std::move(count)));
-  MOEBIUS_RETURN_IF_ERROR(server->StartLoop());
+      new GrpcServer(options, tls, clock, acceptor, std::move(count)));
+  AcceptLoopOptions limits;
+  limits.max_connections = options.max_connections;
+  limits.max_connections_per_address = options.max_connections_per_address;
+  limits.silence_limit = options.silence_limit;
+  MOEBIUS_ASSIGN_OR_RETURN(server->loop_, AcceptLoop::Listen(limits, address, clock, *server));
+  MOEBIUS_RETURN_IF_ERROR(server->AddGeneration(tls == nullptr ? nullptr : tls->Current()));
+  server->loop_->Run();
   return server;
 }
 
-absl::Status GrpcServer::StartLoop() {
-  epoll_ = OwnedFd(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = OwnedFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  bool watched = epoll_.fd() >= 0 && wake_.fd() >= 0 && Watch(wake_.fd(), kWakeId, EPOLLIN);
-  for (size_t i = 0; watched && i < sockets_.sockets.size(); ++i) {
-    watched = Watch(sockets_.sockets[i].fd(), kListenerBit | i, EPOLLIN);
-  }
-  if (!watched) return absl::ResourceExhaustedError("no descriptor for the accept loop");
-  MOEBIUS_RETURN_IF_ERROR(AddGeneration(tls_ == nullptr ? nullptr : tls_->Current()));
-  thread_ = std::thread([this] { Loop(); });
-  return absl::OkStatus();
-}
-
 GrpcServer::~GrpcServer() {
-  if (!thread_.joinable()) return;
+  if (loop_ == nullptr) return;
   StopAccepting();
-  thread_.join();
+  loop_->Finish();  // streams that end meanwhile still use it
 }
 
 void GrpcServer::StopAccepting() {
@@ -240,10 +210,7 @@ void GrpcServer::StopAccepting() {
     MutexLock lock(acceptor_mutex_);
     acceptor_ = nullptr;
   }
-  stopping_.store(true);
-  Wake();
-  MutexLock lock(state_mutex_);
-  while (is_listening_) state_changed_.Wait(state_mutex_);
+  loop_->StopAccepting();
 }
 
 absl::Status GrpcServer::AddGeneration(const std::shared_ptr<const TlsMaterial>& material) {
@@ -267,79 +234,36 @@ absl::Status GrpcServer::AddGeneration(const std::shared_ptr<const TlsMaterial>&
 }
 
 void GrpcServer::OnStreamOver(Generation& generation, uint64_t connection) {
-  table_.OnStreamEnd(connection, clock_.Now());
+  loop_->table().OnStreamEnd(connection, clock_.Now());
   --generation.num_streams;
-  Wake();
+  loop_->Wake();
   // The last touch: the server may go when there are no streams.
   --num_streams_;
 }
 
-void GrpcServer::Wake() {
-  const uint64_t one = 1;
-  // Fails only when it is awake anyway.
-  [[maybe_unused]] const ssize_t written = write(wake_.fd(), &one, sizeof(one));
-}
-
-bool GrpcServer::Watch(int fd, uint64_t id, uint32_t events) {
-  epoll_event event = {};
-  event.events = events;
-  event.data.u64 = id;
-  return epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, fd, &event) == 0;
-}
-
-int GrpcServer::WaitMilliseconds() const {
-  // Soon again: the last stream counts down after it has called Wake.
-  if (stopping_.load()) return 10;
-  const absl::Duration now = clock_.Now();
-  absl::Duration next = table_.OldestSilence() + options_.silence_limit;
-  if (accept_again_ > now) next = std::min(next, accept_again_);
-  if (next == absl::InfiniteDuration()) return -1;
-  return static_cast<int>(absl::ToInt64Milliseconds(std::max(next - now, absl::ZeroDuration())) +
-                          1);
-}
-
-void GrpcServer::Loop() {
-  std::array<epoll_event, 64> events;
-  while (true) {
-    const int count = epoll_wait(epoll_.fd(), events.data(), events.size(), WaitMilliseconds());
-    for (int i = 0; i < count; ++i) {
-      const uint64_t id = events[i].data.u64;
-      if (id == kWakeId) {
-        uint64_t ignored = 0;
-        [[maybe_unused]] const ssize_t size = read(wake_.fd(), &ignored, sizeof(ignored));
-      } else if ((id & kListenerBit) != 0) {
-        if (!stopping_.load()) Accept(sockets_.sockets[id & ~kListenerBit].fd());
-      } else {
-        table_.Remove(id);
-      }
+uint64_t GrpcServer::PrepareConnection() {
+  if (tls_ != nullptr) {
+    const std::shared_ptr<const TlsMaterial> material = tls_->Current();
+    if (material->version != generations_.back()->tls_version) {
+      // The former server goes on when gRPC does not start another.
+      AddGeneration(material).IgnoreError();
     }
-    if (accept_again_ > absl::ZeroDuration() && clock_.Now() >= accept_again_) {
-      accept_again_ = absl::ZeroDuration();
-      for (size_t i = 0; i < sockets_.sockets.size(); ++i) {
-        Watch(sockets_.sockets[i].fd(), kListenerBit | i, EPOLLIN);
-      }
-    }
-    const bool stopping = stopping_.load();
-    table_.CutSilent(stopping ? absl::InfiniteDuration() : clock_.Now() - options_.silence_limit);
-    EndOldGenerations();
-    if (!stopping) continue;
-    sockets_.sockets.clear();
-    {
-      MutexLock lock(state_mutex_);
-      is_listening_ = false;
-      state_changed_.SignalAll();
-    }
-    if (num_streams_.load() == 0) break;
   }
-  // What comes in now finds no acceptor, and is over when the servers are.
-  generations_.clear();
-  is_over_.store(true);
+  return generations_.back()->id;
 }
 
-void GrpcServer::EndOldGenerations() {
+void GrpcServer::TakeConnection(OwnedFd socket) {
+  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+  parameters.fd = socket.Release();
+  generations_.back()->acceptor->HandleNewConnection(&parameters);
+}
+
+// Former generations end with their last stream and connection.
+void GrpcServer::OnTurn() {
   for (auto it = generations_.begin(); std::next(it) != generations_.end();) {
     const Generation& generation = **it;
-    if (generation.num_streams.load() == 0 && table_.num_of_generation(generation.id) == 0) {
+    if (generation.num_streams.load() == 0 &&
+        loop_->table().num_of_generation(generation.id) == 0) {
       it = generations_.erase(it);
     } else {
       ++it;
@@ -347,50 +271,9 @@ void GrpcServer::EndOldGenerations() {
   }
 }
 
-void GrpcServer::Accept(int listener) {
-  for (int i = 0; i < kMaxAcceptsPerTurn; ++i) {
-    sockaddr_storage address = {};
-    socklen_t size = sizeof(address);
-    OwnedFd socket(accept4(listener, reinterpret_cast<sockaddr*>(&address), &size,
-                           SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.fd() >= 0) {
-      Adopt(std::move(socket), RemoteAddressOf(address));
-      continue;
-    }
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // They wait in the kernel; looking again at once would only burn a core.
-      accept_again_ = clock_.Now() + kAcceptPause;
-      for (const OwnedFd& waiting : sockets_.sockets) {
-        epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, waiting.fd(), nullptr);
-      }
-      return;
-    }
-    // A connection that was gone before it was taken is no reason to stop.
-    if (errno != ECONNABORTED && errno != EINTR && errno != EPROTO) return;
-  }
-}
+bool GrpcServer::IsOver() const { return num_streams_.load() == 0; }
 
-void GrpcServer::Adopt(OwnedFd socket, const RemoteAddress& remote) {
-  if (!table_.HasRoomFor(remote.host)) return;
-  if (tls_ != nullptr) {
-    std::shared_ptr<const TlsMaterial> material = tls_->Current();
-    if (material->version != generations_.back()->tls_version) {
-      // The former server goes on when gRPC does not start another.
-      AddGeneration(std::move(material)).IgnoreError();
-    }
-  }
-  const int on = 1;
-  setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  OwnedFd duplicate(fcntl(socket.fd(), F_DUPFD_CLOEXEC, 0));
-  if (duplicate.fd() < 0) return;
-  Generation& generation = *generations_.back();
-  const int watched = duplicate.fd();
-  const uint64_t id = table_.Add(remote, std::move(duplicate), generation.id, clock_.Now());
-  // Only what is reported without being asked for: the socket was shut down, or reset.
-  if (!Watch(watched, id, 0)) return table_.Remove(id);
-  grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-  parameters.fd = socket.Release();
-  generation.acceptor->HandleNewConnection(&parameters);
-}
+// What comes in now finds no acceptor, and is over when the servers are.
+void GrpcServer::OnEnd() { generations_.clear(); }
 
 }  // namespace moebius

@@ -5,17 +5,14 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <string>
-#include <thread>
 
 #include "absl/status/statusor.h"
 
 #include "moebius/base/clock.h"
 #include "moebius/base/mutex.h"
-#include "moebius/transport/grpc/connection_table.h"
+#include "moebius/transport/grpc/accept_loop.h"
 #include "moebius/transport/grpc/grpc_options.h"
 #include "moebius/transport/grpc/grpc_stream.h"
-#include "moebius/transport/grpc/listen_socket.h"
 #include "moebius/transport/grpc/tls.h"
 #include "moebius/transport/link.h"
 
@@ -46,7 +43,7 @@ class GrpcCallbackThreads {
 ///
 /// Lives on after StopAccepting until its last stream is over. Thread-safe; never destroyed from
 /// a callback.
-class GrpcServer {
+class GrpcServer final : private ConnectionTaker {
  public:
   /// `tls` may be null; with `clock` and (until StopAccepting) `acceptor` it outlives the server.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const GrpcOptions& options,
@@ -55,56 +52,44 @@ class GrpcServer {
                                                            LinkAcceptor& acceptor,
                                                            std::shared_ptr<StreamCount> count);
   /// Waits for the last stream.
-  ~GrpcServer();
+  ~GrpcServer() override;
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
   /// The port is free and OnLink has returned for good when this returns.
-  void StopAccepting() MOEBIUS_EXCLUDES(acceptor_mutex_, state_mutex_);
-  bool is_over() const { return is_over_.load(); }
-  const Address& address() const { return sockets_.address; }
-  ConnectionFigures figures() const { return table_.figures(); }
+  void StopAccepting() MOEBIUS_EXCLUDES(acceptor_mutex_);
+  bool is_over() const { return loop_->is_over(); }
+  const Address& address() const { return loop_->address(); }
+  ConnectionFigures figures() const { return loop_->figures(); }
 
  private:
   class Service;
   class Stream;
   struct Generation;
 
-  GrpcServer(const GrpcOptions& options, ListenSockets sockets, TlsFiles* tls, const Clock& clock,
-             LinkAcceptor& acceptor, std::shared_ptr<StreamCount> count);
-  absl::Status StartLoop();
+  GrpcServer(const GrpcOptions& options, TlsFiles* tls, const Clock& clock, LinkAcceptor& acceptor,
+             std::shared_ptr<StreamCount> count);
   absl::Status AddGeneration(const std::shared_ptr<const TlsMaterial>& material);
-  void Loop();
-  int WaitMilliseconds() const;
-  void Accept(int listener);
-  void Adopt(OwnedFd socket, const RemoteAddress& remote);
-  void EndOldGenerations();
-  bool Watch(int fd, uint64_t id, uint32_t events);
-  void Wake();
   void OnStreamOver(Generation& generation, uint64_t connection);
+
+  uint64_t PrepareConnection() override;
+  void TakeConnection(OwnedFd socket) override;
+  void OnTurn() override;
+  bool IsOver() const override;
+  void OnEnd() override;
 
   const GrpcOptions options_;
   TlsFiles* const tls_;
   const Clock& clock_;
   const std::shared_ptr<StreamCount> count_;
-  ListenSockets sockets_;  // of the loop, but for the address
-  OwnedFd epoll_;
-  OwnedFd wake_;
-  ConnectionTable table_;
   std::list<std::unique_ptr<Generation>> generations_;  // of the loop; the last is current
   uint64_t next_generation_ = 1;
-  absl::Duration accept_again_;  // after the process ran out of descriptors
 
   Mutex acceptor_mutex_;  // held during OnLink
   LinkAcceptor* acceptor_ MOEBIUS_GUARDED_BY(acceptor_mutex_);
 
-  std::atomic<bool> stopping_{false};
-  std::atomic<bool> is_over_{false};
   std::atomic<uint64_t> num_streams_{0};
-  Mutex state_mutex_;
-  CondVar state_changed_;
-  bool is_listening_ MOEBIUS_GUARDED_BY(state_mutex_) = true;
-  std::thread thread_;
+  std::unique_ptr<AcceptLoop> loop_;
 };
 
 }  // namespace moebius

@@ -96,10 +96,16 @@ void GrpcStream::SetFacts(LinkFacts facts) {
   facts_ = std::move(facts);
 }
 
+grpc::WriteOptions GrpcStream::WriteOptionsOf(Flush flush) {
+  grpc::WriteOptions options;
+  if (flush == Flush::kWithNext) options.set_buffer_hint();
+  return options;
+}
+
 void GrpcStream::WriteNext() {
   if (!queue_.empty()) {
     is_writing_ = true;
-    BeginWrite(&queue_.front().buffer);
+    BeginWrite(&queue_.front().buffer, queue_.size() > 1 ? Flush::kWithNext : Flush::kNow);
   } else if (closing_ && !std::exchange(writing_ended_, true)) {
     EndWriting();
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <grpcpp/impl/codegen/call_op_set.h>
 #include <grpcpp/support/byte_buffer.h>
 
 #include <atomic>
@@ -60,10 +61,15 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   LinkFacts facts() const MOEBIUS_EXCLUDES(mutex_);
 
  protected:
+  enum class Flush { kNow, kWithNext };
+  static grpc::WriteOptions WriteOptionsOf(Flush flush);
+
   // gRPC's operations, at this end of the stream.
   virtual void Open() = 0;
   virtual void BeginRead(grpc::ByteBuffer* buffer) = 0;
-  virtual void BeginWrite(const grpc::ByteBuffer* buffer) MOEBIUS_REQUIRES(mutex_) = 0;
+  /// `flush` kNow: nothing waits behind it. kWithNext: the next write follows at once, gRPC may
+  /// keep the bytes for it (at most 64 KiB, its write buffer) and save a system call.
+  virtual void BeginWrite(const grpc::ByteBuffer* buffer, Flush flush) MOEBIUS_REQUIRES(mutex_) = 0;
   /// Everything has been written and Close was called.
   virtual void EndWriting() MOEBIUS_REQUIRES(mutex_) = 0;
   /// `ended_` has just become true and no write is under way, or the last one has completed.

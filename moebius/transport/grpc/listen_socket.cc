@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -66,10 +65,6 @@ uint16_t PortOf(const OwnedFd& socket) {
 }
 
 }  // namespace
-
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
 
 absl::StatusOr<ListenSockets> OpenListenSockets(const Address& address) {
   ListenSockets result;

@@ -9,6 +9,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -125,6 +126,15 @@ void Configure(const TlsOptions& options, grpc::experimental::TlsCredentialsOpti
   credentials.set_check_call_host(false);
 }
 
+std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
+    const TlsOptions& options,
+    std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider) {
+  grpc::experimental::TlsServerCredentialsOptions credentials(std::move(provider));
+  credentials.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  Configure(options, credentials);
+  return grpc::experimental::TlsServerCredentials(credentials);
+}
+
 }  // namespace
 
 bool MatchesPeerName(absl::string_view pattern, absl::string_view name) {
@@ -219,10 +229,17 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsOption
 
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsOptions& options,
                                                                const TlsMaterial& material) {
-  grpc::experimental::TlsServerCredentialsOptions credentials(ProviderOf(material));
-  credentials.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  Configure(options, credentials);
-  return grpc::experimental::TlsServerCredentials(credentials);
+  return ServerCredentialsOf(options, ProviderOf(material));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeWatchingServerCredentials(
+    const TlsOptions& options) {
+  MOEBIUS_RETURN_IF_ERROR(LoadTlsMaterial(options).status());
+  return ServerCredentialsOf(options,
+                             std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+                                 options.key_file, options.cert_file, options.ca_file,
+                                 static_cast<unsigned>(absl::ToInt64Seconds(
+                                     std::max(options.refresh_interval, absl::Seconds(1))))));
 }
 
 }  // namespace moebius

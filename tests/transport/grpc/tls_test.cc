@@ -20,7 +20,7 @@
 #include "moebius/base/mutex.h"
 #include "moebius/transport/grpc/grpc_log.h"
 #include "moebius/transport/grpc/grpc_provider.h"
-#include "tests/transport/grpc/link_user.h"
+#include "tests/transport/link_user.h"
 
 namespace moebius {
 namespace {

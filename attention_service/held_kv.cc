@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/held_kv.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "attention_service/head_sum.h"
+#include "moebius/base/status.h"
+
+namespace moebius {
+namespace {
+
+// A bound on what one answer may hold, far above what a rank asks for.
+constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;
+
+}  // namespace
+
+void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t rows_index,
+                      const OwnSpans& spans, std::vector<SpanTask>& tasks) {
+  const AttentionForm form = compute.FormOf(rows);
+  const int64_t tile_rows = compute.TileRows(rows, form);
+  const auto is_owned = [&](int64_t span) {
+    return SpanOwner(span, spans.first_rank, spans.shard.num_ranks) == spans.shard.rank;
+  };
+  for (int64_t begin = 0; begin < spans.span_end;) {
+    if (!is_owned(begin)) {
+      ++begin;
+      continue;
+    }
+    int64_t end = begin + 1;
+    while (end < spans.span_end && is_owned(end)) ++end;
+    for (int64_t row = 0; row < rows.num_rows; row += tile_rows) {
+      const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
+      const int64_t seen = compute.geometry().NumSpans(rows.position_begin + row + num_rows);
+      if (seen <= begin) continue;
+      for (int32_t group = 0; group < compute.NumKeyGroups(form); ++group) {
+        tasks.push_back({.rows_index = rows_index,
+                         .key_group = group,
+                         .row_begin = row,
+                         .num_rows = num_rows,
+                         .span_begin = begin,
+                         .span_end = std::min(end, seen),
+                         .finishes = false,
+                         .slot_begin = begin});
+      }
+    }
+    begin = end;
+  }
+}
+
+void HeldKv::BeginStep(const StepPlan& plan) {
+  plan_ = &plan;
+  index_of_.clear();
+  for (size_t i = 0; i < plan.sessions.size(); ++i) {
+    if (plan.sessions[i].num_rows == 0) continue;
+    index_of_[plan.sessions[i].session] = static_cast<int32_t>(i);
+  }
+}
+
+absl::StatusOr<int32_t> HeldKv::FindSession(SessionId session) const {
+  const auto found = index_of_.find(session);
+  if (found != index_of_.end()) return found->second;
+  return absl::InvalidArgumentError(
+      absl::StrCat("session ", session.value(), " has no rows in step ", plan_->step));
+}
+
+absl::Status HeldKv::CheckLayer(int64_t layer) const {
+  if (layer >= 0 && layer < static_cast<int64_t>(layers_.size())) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("layer ", layer, " is not in [0, ", layers_.size(), ")"));
+}
+
+// Positions of an own span that the session has after the step.
+absl::StatusOr<int64_t> HeldKv::NumPositions(const SessionSpan& span) const {
+  const SpanGeometry& geometry = compute_.geometry();
+  MOEBIUS_ASSIGN_OR_RETURN(const int32_t index, FindSession(span.session));
+  const SessionRows& session = plan_->sessions[static_cast<size_t>(index)];
+  const bool is_there = span.span >= 0 && span.span < geometry.NumSpans(session.position_end());
+  if (!is_there || SpanOwner(span.span, session.first_rank, shard_.num_ranks) != shard_.rank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", shard_.rank, " holds no span ", span.span, " of session ", span.session.value()));
+  }
+  const PositionRange positions = geometry.SpanPositions(span.span);
+  return std::min(positions.end, session.position_end()) - positions.begin;
+}
+
+absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& request) {
+  MOEBIUS_RETURN_IF_ERROR(CheckLayer(layer));
+  if (request.kv_heads.empty() || request.kv_heads.end > layout_.all_heads().end) {
+    return absl::InvalidArgumentError(absl::StrCat("KV heads [", request.kv_heads.begin, ", ",
+                                                   request.kv_heads.end, ") of ",
+                                                   layout_.all_heads().end));
+  }
+  const SpanGeometry& geometry = compute_.geometry();
+  const int64_t width = layout_.row_width(request.kv_heads);
+  const int64_t max_rows = kMaxAnswerBytes / static_cast<int64_t>(sizeof(Bf16)) / width;
+  int64_t num_rows = 0;
+  for (const SessionSpan& want : request.spans) {
+    MOEBIUS_ASSIGN_OR_RETURN(const int64_t num_positions, NumPositions(want));
+    num_rows += num_positions;
+    if (num_rows > max_rows) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(request.spans.size(), " spans at once are too many"));
+    }
+  }
+  BytesBuilder builder(static_cast<size_t>(num_rows * width) * sizeof(Bf16));
+  const MutableBf16Rows rows(reinterpret_cast<Bf16*>(builder.data()), num_rows, width);
+  int64_t row = 0;
+  for (const SessionSpan& want : request.spans) {
+    const int64_t end = row + *NumPositions(want);
+    int64_t block = want.span * geometry.blocks_per_span();
+    for (; row < end; ++block) {
+      const int64_t block_end = std::min(end, row + geometry.key_block());
+      const Bf16* from = cache_.Block(index_of_.at(want.session), block, layer);
+      layout_.ReadRows(from, 0, request.kv_heads, rows.Slice(row, block_end));
+      row = block_end;
+    }
+  }
+  return std::move(builder).Share();
+}
+
+absl::StatusOr<SharedBytes> HeldKv::ReadHeads(int64_t layer, const HeadRequest& request) {
+  MOEBIUS_RETURN_IF_ERROR(CheckLayer(layer));
+  if (heads_ != nullptr) return heads_->ReadHeads(layer, request);
+  return absl::FailedPreconditionError("this rank shares no heads");
+}
+
+// One part of a question: what it asks for is in this step, and its states have places.
+absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows) {
+  const SpanGeometry& geometry = compute_.geometry();
+  MOEBIUS_ASSIGN_OR_RETURN(const int32_t index, FindSession(rows.session));
+  const SessionRows& session = plan_->sessions[static_cast<size_t>(index)];
+  if (rows.position_begin < session.position_begin ||
+      rows.num_rows > session.position_end() - rows.position_begin) {
+    return absl::InvalidArgumentError(absl::StrCat(rows.num_rows, " rows from position ",
+                                                   rows.position_begin, " of session ",
+                                                   rows.session.value(), " are not in the step"));
+  }
+  const bool is_prompt = rows.position_begin < session.prompt_length;
+  if (is_prompt && rows.num_rows > session.prompt_length - rows.position_begin) {
+    return absl::InvalidArgumentError(absl::StrCat("rows from position ", rows.position_begin,
+                                                   " of session ", rows.session.value(),
+                                                   " are of both roles"));
+  }
+  const int64_t own_span = geometry.SpanOf(rows.position_begin);
+  const RoleRows part{
+      .session_index = index,
+      .role = is_prompt ? TokenRole::kPrompt : TokenRole::kGenerated,
+      .row_begin = parts_.empty() ? 0 : parts_.back().row_begin + parts_.back().num_rows,
+      .num_rows = rows.num_rows,
+      .position_begin = rows.position_begin};
+  // States lie in the answer without those of other ranks' spans: a run of own spans begins at its
+  // ordinal.
+  const size_t first_task = tasks_.size();
+  AppendStateTasks(compute_, part, static_cast<int32_t>(parts_.size()),
+                   {.first_rank = session.first_rank, .shard = shard_, .span_end = own_span},
+                   tasks_);
+  for (size_t i = first_task; i < tasks_.size(); ++i) {
+    tasks_[i].slot_begin = NumOwnedSpans(tasks_[i].span_begin, session.first_rank, shard_);
+  }
+  parts_.push_back(part);
+  slot_begin_.push_back(num_slots_);
+  num_spans_.push_back(NumOwnedSpans(own_span, session.first_rank, shard_));
+  num_slots_ += rows.num_rows * compute_.num_heads() * num_spans_.back();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
+                                                  absl::Span<const QueriedRows> parts,
+                                                  Bf16Rows queries) {
+  MOEBIUS_RETURN_IF_ERROR(CheckLayer(layer));
+  parts_.clear();
+  tasks_.clear();
+  slot_begin_.clear();
+  num_spans_.clear();
+  num_slots_ = 0;
+  const int64_t v_head_dim = compute_.facts().config.v_head_dim;
+  const int64_t max_slots =
+      kMaxAnswerBytes / ((v_head_dim + 2) * static_cast<int64_t>(sizeof(float)));
+  int64_t num_rows = 0;
+  for (const QueriedRows& part : parts) {
+    MOEBIUS_RETURN_IF_ERROR(AppendQueriedRows(part));
+    num_rows += part.num_rows;
+    if (num_slots_ > max_slots) {
+      return absl::InvalidArgumentError(absl::StrCat(num_slots_, " states at once are too many"));
+    }
+  }
+  if (num_rows != queries.num_rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(queries.num_rows, " queries came for ", num_rows, " rows"));
+  }
+  compute_.SetRows(std::move(parts_), rows_);
+  slots_.Reset(num_slots_, v_head_dim);
+  const SpanCompute::Layer inputs{.weights = &layers_[static_cast<size_t>(layer)],
+                                  .kv = {.cache = &cache_, .layer = layer},
+                                  .queries = queries};
+  compute_.executor().Run([&] {
+    compute_.Absorb(*inputs.weights, queries, rows_);
+    compute_.Run(tasks_, rows_, inputs, [&](const SpanTask& task) {
+      const size_t i = static_cast<size_t>(task.rows_index);
+      const int64_t begin = slot_begin_[i];
+      const int64_t count = rows_.rows[i].num_rows * compute_.num_heads() * num_spans_[i];
+      return SpanTaskOutput{.slot_acc = slots_.acc.rows().Slice(begin, begin + count),
+                            .slot_m = slots_.m.data() + begin,
+                            .slot_l = slots_.l.data() + begin,
+                            .num_spans = num_spans_[i]};
+    });
+  });
+  parts_.clear();
+  BytesBuilder builder(static_cast<size_t>(num_slots_ * (v_head_dim + 2)) * sizeof(float));
+  auto* out = reinterpret_cast<float*>(builder.data());
+  for (int64_t slot = 0; slot < num_slots_; ++slot) {
+    out = std::copy_n(slots_.acc.rows().row(slot), v_head_dim, out);
+    *out++ = slots_.m[static_cast<size_t>(slot)];
+    *out++ = slots_.l[static_cast<size_t>(slot)];
+  }
+  return std::move(builder).Share();
+}
+
+}  // namespace moebius

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/round_sum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "attention_service/exchange_limits.h"
+#include "moebius/base/check.h"
+#include "moebius/base/status.h"
+
+namespace moebius {
+
+RoundSum::RoundSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
+                   ShardCounters& counters)
+    : compute_(compute),
+      layout_(layout),
+      shard_(shard),
+      exchange_(exchange),
+      counters_(counters),
+      foreign_(layout, compute.geometry()) {}
+
+void RoundSum::BeginStep(const StepPlan& plan, Work work) {
+  plan_ = &plan;
+  heads_ = work.heads;
+  first_round_ = work.first_round;
+  const AttentionConfig& config = compute_.facts().config;
+  kv_heads_ = layout_.all_heads();
+  if (!layout_.is_latent()) {
+    kv_heads_ = KvHeadsOf(heads_, config.num_query_heads, config.num_kv_heads);
+  }
+  rounds_.clear();
+  compute_.SetRows(std::move(work.rows), rows_);
+  carry_begin_.assign(rows_.rows.size(), -1);
+  int64_t num_carried = 0;
+  for (size_t i = 0; i < rows_.rows.size(); ++i) {
+    if (NumSpans(rows_.rows[i]) <= RoundSpans(rows_.rows[i].session_index)) continue;
+    carry_begin_[i] = num_carried;
+    num_carried += rows_.rows[i].num_rows * compute_.num_heads();
+  }
+  carry_.Reset(num_carried, config.v_head_dim);
+  for (size_t begin = 0; begin < rows_.rows.size();) {
+    const int32_t session = rows_.rows[begin].session_index;
+    size_t end = begin;
+    while (end < rows_.rows.size() && rows_.rows[end].session_index == session) ++end;
+    PlanRounds(session, begin, end);
+    begin = end;
+  }
+}
+
+// A multiple of 2N, so that every rank has as many spans of it.
+int64_t RoundSum::RoundSpans(int32_t session_index) const {
+  const int64_t period = 2 * int64_t{shard_.num_ranks};
+  if (SessionOf(session_index).method != AttentionMethod::kAllGather) return period;
+  const int64_t pair_bytes =
+      2 * compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t pairs = std::min<int64_t>(kMaxExchangeBytes / pair_bytes, kMaxExchangeParts / 2);
+  return period * std::max<int64_t>(1, pairs);
+}
+
+// The rounds of one session, whose rows are rows_.rows[begin, end). The first of them joins the
+// round before where that leaves both within one round's size.
+void RoundSum::PlanRounds(int32_t session_index, size_t begin, size_t end) {
+  const int64_t round_spans = RoundSpans(session_index);
+  const int64_t span_bytes =
+      compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t max_joined =
+      std::min<int64_t>(2 * shard_.num_ranks - 2, kMaxExchangeBytes / span_bytes);
+  const int64_t num_spans = NumSpans(rows_.rows[end - 1]);
+  for (int64_t first = 0; first < num_spans; first += round_spans) {
+    Round round;
+    const int64_t last = std::min(first + round_spans, num_spans);
+    for (int64_t span = first; span < last; ++span) {
+      const int32_t owner = SpanOwner(span, SessionOf(session_index).first_rank, shard_.num_ranks);
+      if (owner != shard_.rank) round.needs.push_back({owner, session_index, span});
+    }
+    const bool joins =
+        !rounds_.empty() && rounds_.back().last_session != session_index &&
+        static_cast<int64_t>(rounds_.back().needs.size() + round.needs.size()) <= max_joined;
+    if (!joins) rounds_.emplace_back();
+    Round& target = rounds_.back();
+    target.needs.insert(target.needs.end(), round.needs.begin(), round.needs.end());
+    target.last_session = session_index;
+    for (size_t i = begin; i < end; ++i) AppendTasks(i, first, last, target);
+  }
+}
+
+void RoundSum::AppendTasks(size_t rows_index, int64_t span_begin, int64_t span_end, Round& round) {
+  const RoleRows& rows = rows_.rows[rows_index];
+  const AttentionForm form = compute_.FormOf(rows);
+  const int64_t tile_rows = compute_.TileRows(rows, form);
+  const int32_t group_heads =
+      static_cast<int32_t>(compute_.num_heads()) / compute_.NumKeyGroups(form);
+  for (int64_t row = (rows.num_rows - 1) / tile_rows * tile_rows; row >= 0; row -= tile_rows) {
+    const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
+    const int64_t num_spans = compute_.geometry().NumSpans(rows.position_begin + row + num_rows);
+    if (num_spans <= span_begin) continue;
+    for (int32_t group = heads_.begin / group_heads; group * group_heads < heads_.end; ++group) {
+      round.tasks.push_back({.rows_index = static_cast<int32_t>(rows_index),
+                             .key_group = group,
+                             .heads = {std::max(heads_.begin, group * group_heads),
+                                       std::min(heads_.end, (group + 1) * group_heads)},
+                             .row_begin = row,
+                             .num_rows = num_rows,
+                             .span_begin = span_begin,
+                             .span_end = std::min(span_end, num_spans)});
+    }
+  }
+}
+
+absl::Status RoundSum::Ask(size_t index, int64_t layer) {
+  if (index >= rounds_.size() || rounds_[index].needs.empty()) return absl::OkStatus();
+  return exchange_.AskSpans(layer, first_round_ + static_cast<uint32_t>(index),
+                            rounds_[index].needs, kv_heads_);
+}
+
+absl::Status RoundSum::Start(int64_t layer) {
+  if (!rounds_.empty()) {
+    counters_.HoldForeignSpans(static_cast<int64_t>(rounds_[0].needs.size()));
+  }
+  return Ask(0, layer);
+}
+
+absl::Status RoundSum::Run(SpanCompute::Layer layer, MutableBf16Rows out) {
+  layer.kv.foreign = &foreign_;
+  for (size_t index = 0; index < rounds_.size(); ++index) {
+    MOEBIUS_RETURN_IF_ERROR(RunRound(index, layer, out));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundSum::RunRound(size_t index, const SpanCompute::Layer& layer,
+                                MutableBf16Rows out) {
+  const Round& round = rounds_[index];
+  std::vector<ReceivedRows> rows;
+  if (!round.needs.empty()) {
+    const WaitTimer timer(counters_);
+    MOEBIUS_ASSIGN_OR_RETURN(
+        rows, exchange_.AwaitSpans(layer.kv.layer, first_round_ + static_cast<uint32_t>(index)));
+  }
+  ++counters_.rounds;
+  counters_.spans_received += static_cast<int64_t>(rows.size());
+  compute_.executor().Run(
+      [&] { foreign_.Pack(round.needs, rows, kv_heads_, compute_.executor()); });
+  rows.clear();
+  const size_t next = index + 1 < rounds_.size() ? rounds_[index + 1].needs.size() : 0;
+  counters_.HoldForeignSpans(static_cast<int64_t>(round.needs.size() + next));
+  MOEBIUS_RETURN_IF_ERROR(Ask(index + 1, layer.kv.layer));
+  compute_.executor().Run([&] {
+    compute_.Run(round.tasks, rows_, layer,
+                 [&](const SpanTask& task) { return OutputOf(task, out); });
+  });
+  return absl::OkStatus();
+}
+
+SpanTaskOutput RoundSum::OutputOf(const SpanTask& task, MutableBf16Rows out) {
+  const size_t i = static_cast<size_t>(task.rows_index);
+  SpanTaskOutput output{.out = out};
+  if (carry_begin_[i] < 0) return output;
+  const int64_t begin = carry_begin_[i];
+  const int64_t count = rows_.rows[i].num_rows * compute_.num_heads();
+  output.carry = {.acc = carry_.acc.rows().Slice(begin, begin + count),
+                  .m = carry_.m.data() + begin,
+                  .l = carry_.l.data() + begin};
+  return output;
+}
+
+}  // namespace moebius

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "attention_service/foreign_kv.h"
+#include "attention_service/kv_exchange.h"
+#include "attention_service/shard_counters.h"
+#include "attention_service/span_compute.h"
+#include "moebius/attention/head_map.h"
+#include "moebius/attention/shard.h"
+#include "moebius/attention/step_plan.h"
+#include "moebius/tensor/rows.h"
+
+namespace moebius {
+
+/// Prompt rows whose keys come to them: ring pass-KV, all-gather, and some heads of a group's rows.
+///
+/// A session's spans come in ascending rounds of 2N (each rank owns two of them); all-gather's
+/// rounds are as large as a message may be. A round is folded while the next one is on its way, and
+/// the fold of the rounds so far is carried. Foreign spans held or under way never pass those of
+/// two rounds, 4N - 4 where no session is gathered whole. The same bits as with every span at hand.
+///
+/// Not thread-safe. Start and Run are called off the executor and use it.
+class RoundSum {
+ public:
+  /// What is summed in a step.
+  struct Work {
+    std::vector<RoleRows> rows;  // by session, then by position
+    HeadRange heads;             // query heads
+    uint32_t first_round = 0;    // no other sum of the step has these rounds' numbers
+  };
+
+  /// Borrows `compute`, `exchange` and `counters`.
+  RoundSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
+           ShardCounters& counters);
+
+  /// Plans the rounds of a step. `plan` outlives it.
+  void BeginStep(const StepPlan& plan, Work work);
+  bool is_empty() const { return rounds_.empty(); }
+  HeadRange AllHeads() const { return {0, static_cast<int32_t>(compute_.num_heads())}; }
+  uint32_t num_rounds() const { return static_cast<uint32_t>(rounds_.size()); }
+
+  /// Asks for the first round.
+  absl::Status Start(int64_t layer);
+  /// The heads' outputs into `out` [rows, all heads · v_head_dim]. After Start.
+  absl::Status Run(SpanCompute::Layer layer, MutableBf16Rows out);
+
+ private:
+  struct Round {
+    std::vector<KvSpanNeed> needs;
+    std::vector<SpanTask> tasks;
+    int32_t last_session = -1;
+  };
+
+  int64_t RoundSpans(int32_t session_index) const;
+  void PlanRounds(int32_t session_index, size_t begin, size_t end);
+  void AppendTasks(size_t rows_index, int64_t span_begin, int64_t span_end, Round& round);
+  absl::Status Ask(size_t index, int64_t layer);
+  absl::Status RunRound(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
+  SpanTaskOutput OutputOf(const SpanTask& task, MutableBf16Rows out);
+  const SessionRows& SessionOf(int32_t session_index) const {
+    return plan_->sessions[static_cast<size_t>(session_index)];
+  }
+  int64_t NumSpans(const RoleRows& rows) const {
+    return compute_.geometry().NumSpans(rows.position_end());
+  }
+
+  SpanCompute& compute_;
+  const KvLayout layout_;
+  const Shard shard_;
+  KvExchange& exchange_;
+  ShardCounters& counters_;
+  const StepPlan* plan_ = nullptr;
+  HeadRange heads_, kv_heads_;
+  uint32_t first_round_ = 0;
+
+  QueryRows rows_;
+  std::vector<int64_t> carry_begin_;  // per RoleRows: its first row in carry_, else -1
+  std::vector<Round> rounds_;
+  StateSlots carry_;
+  ForeignKv foreign_;
+};
+
+}  // namespace moebius

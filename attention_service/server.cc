@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "attention_service/attention_participant.h"
+#include "attention_service/attention_weights.h"
+#include "attention_service/exchange_shape.h"
+#include "attention_service/metrics.h"
+#include "attention_service/rpc/attention_rpc.h"
+#include "moebius/base/executor.h"
+#include "moebius/base/host_memory.h"
+#include "moebius/base/status.h"
+#include "moebius/model/checkpoint.h"
+#include "moebius/service/participant_process.h"
+
+namespace moebius {
+namespace {
+
+class AttentionServer final : public ServiceServer, public AttentionControl {
+ public:
+  AttentionServer(const AttentionServerOptions& options, ProcessNotices& notices,
+                  std::unique_ptr<const Checkpoint> checkpoint)
+      : options_(options),
+        notices_(notices),
+        checkpoint_(std::move(checkpoint)),
+        executor_(options.config.num_threads),
+        participant_({.checkpoint = checkpoint_.get(),
+                      .kernels = options.config.kernels,
+                      .executor = &executor_,
+                      .kv_budget_bytes = options.kv_budget_bytes > 0
+                                             ? options.kv_budget_bytes
+                                             : DefaultKvBudgetBytes(ReadHostMemory()),
+                      .mock_delay = options.mock_delay}),
+        rpc_(*this),
+        process_(OptionsOfProcess(), notices, participant_) {}
+
+  ~AttentionServer() override {
+    process_.Stop();
+    participant_.Unload();
+  }
+
+  absl::Status Start() {
+    if (options_.mock_delay.has_value()) {
+      notices_.Log(absl::StrCat("MOCK: no weights are loaded; every layer is answered with zeros ",
+                                "after ", absl::FormatDuration(*options_.mock_delay)));
+    }
+    return process_.Start([this](Transport& transport) { participant_.SetTransport(transport); });
+  }
+
+  // --- ServiceServer
+  Endpoints endpoints() const override { return process_.endpoints(); }
+  // A rank begins nothing of its own: a step that is under way ends with its router.
+  void Drain(absl::Duration) override { process_.SetDraining(); }
+
+  // --- AttentionControl
+  AttentionDescription Describe() const override {
+    AttentionDescription description;
+    process_.Describe(&description);
+    description.threads = executor_.num_threads();
+    description.loaded_bytes = process_.join_state().loaded_bytes;
+    if (const auto figures = participant_.figures()) {
+      description.kv_block_tokens = figures->kv.block_tokens;
+      description.kv_num_blocks = figures->kv.num_blocks;
+      description.kv_used_blocks = figures->kv.used_blocks;
+      description.sessions = figures->kv.num_sessions;
+    }
+    return description;
+  }
+
+ private:
+  ParticipantProcess::Options OptionsOfProcess() {
+    ParticipantProcess::Options process;
+    process.flags = options_.flags;
+    process.config = options_.config;
+    process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
+    process.limits = ExchangeShape::Of(AttentionFactsOf(*checkpoint_), kMaxRowBudget)
+                         .Widen(BuildClusterLimits(checkpoint_->config()));
+    process.write_metrics = [this](MetricWriter& writer) {
+      const auto figures = participant_.figures();
+      if (!figures.has_value()) return;
+      WriteKvMetrics(figures->kv, writer);
+      WriteShardMetrics(figures->shard, writer);
+    };
+    process.admin_services = {&rpc_};
+    return process;
+  }
+
+  // In the order of dependence; the end is the reverse.
+  const AttentionServerOptions options_;
+  ProcessNotices& notices_;
+  const std::unique_ptr<const Checkpoint> checkpoint_;
+  Executor executor_;
+  AttentionParticipant participant_;
+  AttentionRpc rpc_;
+  ParticipantProcess process_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServiceServer>> StartAttentionServer(
+    const AttentionServerOptions& options, ProcessNotices& notices) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<const Checkpoint> checkpoint,
+                           OpenServiceModel(options.flags, options.config));
+  auto server = std::make_unique<AttentionServer>(options, notices, std::move(checkpoint));
+  MOEBIUS_RETURN_IF_ERROR(server->Start());
+  return std::unique_ptr<ServiceServer>(std::move(server));
+}
+
+}  // namespace moebius

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "attention_service/state_sum.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "attention_service/exchange_limits.h"
+#include "attention_service/held_kv.h"
+#include "moebius/base/status.h"
+
+namespace moebius {
+
+void StateSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows) {
+  plan_ = &plan;
+  batches_.clear();
+  for (const RoleRows& part : rows) PlanBatches(part);
+  for (Batch& batch : batches_) FinishBatch(batch);
+}
+
+// Cuts the rows so that neither a batch's queries nor its states pass the bound of a message.
+void StateSum::PlanBatches(RoleRows rows) {
+  const AttentionConfig& config = compute_.facts().config;
+  const int64_t heads = compute_.num_heads();
+  const int64_t state_bytes = (config.v_head_dim + 2) * static_cast<int64_t>(sizeof(float));
+  const int64_t query_bytes = heads * config.qk_head_dim * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t max_rows = kMaxExchangeBytes / query_bytes;
+  const int64_t row_slots = heads * NumSpans(rows);
+  const int64_t max_slots = kMaxExchangeBytes / state_bytes;
+  while (rows.num_rows > 0) {
+    if (batches_.empty()) batches_.emplace_back();
+    const Batch& last = batches_.back();
+    int64_t fitting = std::min((max_slots - last.num_slots) / row_slots, max_rows - last.num_rows);
+    if (last.parts.size() == kMaxExchangeParts) fitting = 0;
+    if (fitting <= 0 && !last.parts.empty()) {
+      batches_.emplace_back();
+      continue;
+    }
+    RoleRows part = rows;
+    part.num_rows = std::clamp<int64_t>(fitting, 1, rows.num_rows);
+    rows.row_begin += part.num_rows;
+    rows.position_begin += part.num_rows;
+    rows.num_rows -= part.num_rows;
+    Batch& batch = batches_.back();
+    batch.slot_begin.push_back(batch.num_slots);
+    batch.parts.push_back(part);
+    batch.num_slots += part.num_rows * heads * NumSpans(part);
+    batch.num_rows += part.num_rows;
+  }
+}
+
+void StateSum::FinishBatch(Batch& batch) {
+  const SpanGeometry& geometry = compute_.geometry();
+  compute_.SetRows(std::move(batch.parts), batch.rows);
+  for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
+    const RoleRows& part = batch.rows.rows[i];
+    const int32_t first_rank = FirstRank(part.session_index);
+    for (int32_t holder = 0; holder < shard_.num_ranks; ++holder) {
+      const int64_t num_spans = NumOwnedSpans(geometry.SpanOf(part.position_begin), first_rank,
+                                              {holder, shard_.num_ranks});
+      if (holder == shard_.rank || num_spans == 0) continue;
+      batch.needs.push_back({.holder = holder,
+                             .session_index = part.session_index,
+                             .position_begin = part.position_begin,
+                             .row_begin = part.row_begin,
+                             .num_rows = part.num_rows,
+                             .num_spans = num_spans});
+    }
+    AppendStateTasks(compute_, part, static_cast<int32_t>(i),
+                     {.first_rank = first_rank, .shard = shard_, .span_end = NumSpans(part)},
+                     batch.tasks);
+  }
+}
+
+absl::Status StateSum::Ask(size_t index, const SpanCompute::Layer& layer) {
+  if (index >= batches_.size()) return absl::OkStatus();
+  return exchange_.AskStates(layer.kv.layer, static_cast<uint32_t>(index), batches_[index].needs,
+                             layer.queries);
+}
+
+absl::Status StateSum::Run(const SpanCompute::Layer& layer, MutableBf16Rows out) {
+  for (size_t index = 0; index < batches_.size(); ++index) {
+    MOEBIUS_RETURN_IF_ERROR(RunBatch(index, layer, out));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StateSum::RunBatch(size_t index, const SpanCompute::Layer& layer,
+                                MutableBf16Rows out) {
+  Batch& batch = batches_[index];
+  slots_.Reset(batch.num_slots, compute_.facts().config.v_head_dim);
+  compute_.executor().Run([&] {
+    compute_.Absorb(*layer.weights, layer.queries, batch.rows);
+    compute_.Run(batch.tasks, batch.rows, layer, [&](const SpanTask& task) {
+      const size_t i = static_cast<size_t>(task.rows_index);
+      const RoleRows& part = batch.rows.rows[i];
+      const int64_t num_spans = NumSpans(part);
+      const int64_t begin = batch.slot_begin[i];
+      const int64_t count = part.num_rows * compute_.num_heads() * num_spans;
+      return SpanTaskOutput{.slot_acc = slots_.acc.rows().Slice(begin, begin + count),
+                            .slot_m = slots_.m.data() + begin,
+                            .slot_l = slots_.l.data() + begin,
+                            .num_spans = num_spans};
+    });
+  });
+  std::vector<ReceivedStates> states;
+  {
+    const WaitTimer timer(counters_);
+    MOEBIUS_ASSIGN_OR_RETURN(states,
+                             exchange_.AwaitStates(layer.kv.layer, static_cast<uint32_t>(index)));
+  }
+  MOEBIUS_RETURN_IF_ERROR(Ask(index + 1, layer));
+  compute_.executor().Run([&] {
+    Store(batch, states);
+    Fold(batch, out);
+  });
+  return absl::OkStatus();
+}
+
+void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& states) {
+  const int64_t heads = compute_.num_heads();
+  const int64_t width = compute_.facts().config.v_head_dim;
+  size_t part_index = 0;
+  for (size_t i = 0; i < batch.needs.size(); ++i) {
+    const StateNeed& need = batch.needs[i];
+    while (batch.rows.rows[part_index].row_begin != need.row_begin) ++part_index;
+    const int64_t num_spans = NumSpans(batch.rows.rows[part_index]);
+    int64_t from = 0;
+    for (int64_t row = 0; row < need.num_rows * heads; ++row) {
+      int64_t span = -1;
+      for (int64_t state = 0; state < need.num_spans; ++state, ++from) {
+        do {
+          ++span;
+        } while (SpanOwner(span, FirstRank(need.session_index), shard_.num_ranks) != need.holder);
+        const int64_t slot = batch.slot_begin[part_index] + row * num_spans + span;
+        const float* values = states[i].rows.row(from);
+        std::copy_n(values, width, slots_.acc.rows().row(slot));
+        slots_.m[static_cast<size_t>(slot)] = values[width];
+        slots_.l[static_cast<size_t>(slot)] = values[width + 1];
+      }
+    }
+    counters_.states_received += from;
+  }
+}
+
+void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
+  const int64_t heads = compute_.num_heads();
+  const int64_t width = compute_.facts().config.v_head_dim;
+  std::vector<std::pair<size_t, int64_t>> rows;  // (part, row and head)
+  for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
+    for (int64_t row = 0; row < batch.rows.rows[i].num_rows * heads; ++row)
+      rows.push_back({i, row});
+  }
+  compute_.executor().ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t index, int) {
+    const size_t i = rows[static_cast<size_t>(index)].first;
+    const int64_t row = rows[static_cast<size_t>(index)].second;
+    const RoleRows& part = batch.rows.rows[i];
+    Bf16* to = out.row(part.row_begin + row / heads) + row % heads * width;
+    compute_.FoldSlots(slots_, batch.slot_begin[i] + row * NumSpans(part),
+                       part.position_begin + row / heads,
+                       absl::MakeSpan(to, static_cast<size_t>(width)));
+  });
+}
+
+}  // namespace moebius

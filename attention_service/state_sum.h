@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "attention_service/kv_exchange.h"
+#include "attention_service/shard_counters.h"
+#include "attention_service/span_compute.h"
+#include "moebius/attention/shard.h"
+#include "moebius/attention/step_plan.h"
+#include "moebius/tensor/rows.h"
+
+namespace moebius {
+
+/// Rows that send their queries to the keys: generated rows, and prompt rows under pass-Q.
+///
+/// The queries go to the owners of earlier spans, one state of each (row, head, span) comes back,
+/// and all are folded in ascending order: the bits of a rank that owns every span. Rows go in
+/// batches, so that neither queries nor states of a message pass kMaxExchangeBytes; the next
+/// batch's queries leave before this one is folded.
+///
+/// Not thread-safe. Start and Run are called off the executor and use it.
+class StateSum {
+ public:
+  /// Borrows `compute`, `exchange` and `counters`.
+  StateSum(SpanCompute& compute, Shard shard, KvExchange& exchange, ShardCounters& counters)
+      : compute_(compute), shard_(shard), exchange_(exchange), counters_(counters) {}
+
+  /// Plans the batches of `rows` of this rank. `plan` outlives the step.
+  void BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows);
+  bool is_empty() const { return batches_.empty(); }
+
+  /// Sends the first batch's queries.
+  absl::Status Start(const SpanCompute::Layer& layer) { return Ask(0, layer); }
+  /// The outputs of the rows. After Start.
+  absl::Status Run(const SpanCompute::Layer& layer, MutableBf16Rows out);
+
+ private:
+  struct Batch {
+    std::vector<RoleRows> parts;
+    std::vector<int64_t> slot_begin;  // per part
+    QueryRows rows;
+    std::vector<StateNeed> needs;
+    std::vector<SpanTask> tasks;  // over this rank's own spans
+    int64_t num_slots = 0;
+    int64_t num_rows = 0;
+  };
+
+  void PlanBatches(RoleRows rows);
+  void FinishBatch(Batch& batch);
+  absl::Status Ask(size_t index, const SpanCompute::Layer& layer);
+  absl::Status RunBatch(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
+  void Store(const Batch& batch, const std::vector<ReceivedStates>& states);
+  void Fold(const Batch& batch, MutableBf16Rows out);
+  int32_t FirstRank(int32_t session_index) const {
+    return plan_->sessions[static_cast<size_t>(session_index)].first_rank;
+  }
+  int64_t NumSpans(const RoleRows& rows) const {
+    return compute_.geometry().NumSpans(rows.position_end());
+  }
+
+  SpanCompute& compute_;
+  const Shard shard_;
+  KvExchange& exchange_;
+  ShardCounters& counters_;
+  const StepPlan* plan_ = nullptr;
+  std::vector<Batch> batches_;
+  StateSlots slots_;  // of the batch that runs
+};
+
+}  // namespace moebius

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "moebius/attention/span.h"
+#include "moebius/attention/span_tasks.h"
+#include "moebius/attention/step_plan.h"
+
+namespace moebius {
+
+/// One of the ranks that share the attention of every session. Rank and number decide who computes
+/// what, never which bits it has.
+struct Shard {
+  int32_t rank = 0;
+  int32_t num_ranks = 1;
+
+  bool is_alone() const { return num_ranks == 1; }
+};
+
+/// The rank that owns a span of a session: it keeps the span's keys and computes its rows.
+/// `first_rank` (SessionRows) turns the rule, so that short sessions spread over the ranks.
+inline int32_t SpanOwner(int64_t span, int32_t first_rank, int32_t num_ranks) {
+  return static_cast<int32_t>((OwnerOfSpan(span, num_ranks) + first_rank) % num_ranks);
+}
+
+/// How many of the spans [0, span_end) of a session a rank owns.
+int64_t NumOwnedSpans(int64_t span_end, int32_t first_rank, Shard shard);
+
+/// A half-open range of a step's rows.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  friend bool operator==(const RowRange&, const RowRange&) = default;
+};
+
+/// The rows of a step that one rank owns, in the order of the step.
+struct OwnedRows {
+  /// Consecutive rows of one session and one role in spans of this rank. row_begin counts the
+  /// rank's own rows: it indexes the batch that the rank is given.
+  std::vector<RoleRows> rows;
+  std::vector<RowRange> step_rows;  // the same rows in the step's batch, ascending, joined
+  int64_t num_rows = 0;
+};
+
+/// Each row of the step is owned by exactly one of the ranks. Pure.
+OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard);
+
+}  // namespace moebius

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace moebius {
+
+/// What every program calls first. A program that links this gets one more thing, before any
+/// library is initialised: closed standard streams become /dev/null, so that no file gets their
+/// numbers (the weights would be read as standard input, an answer written into a file). Standard
+/// output then refuses to be written to, as a closed one does.
+/// 1. A file that may not grow (ulimit -f) is a failed write, not a signal.
+/// 2. No memory, no thread, or a broken invariant end the process with kExitFatal; the first two
+///    after a sentence that says what to do.
+/// 3. Locks are not searched for cycles. The distribution's absl does that at every lock, with a
+///    stack trace, in release builds too: tests do it, programs have no time for it.
+void PrepareProcess();
+
+/// `exit_code` once standard output is written; where that fails a sentence, and kExitFailed in
+/// place of kExitOk. A failure that has been reported already (`exit_code` tells) is not repeated.
+int FinishOutput(int exit_code);
+
+}  // namespace moebius

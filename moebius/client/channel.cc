@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/client/channel.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+
+#include "moebius/base/error.h"
+#include "moebius/base/status.h"
+#include "moebius/wire/grpc/grpc_status.h"
+
+namespace moebius {
+namespace {
+
+constexpr int kMaxMessageBytes = 256 << 20;
+constexpr int kPingMilliseconds = 30'000;
+// An error's message and detail are metadata: gRPC's own limit of 8 KiB loses the longest.
+constexpr int kMaxMetadataBytes = 32 << 10;
+
+absl::StatusOr<std::string> ReadPem(const std::string& path) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) {
+    return absl::NotFoundError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  }
+  std::string text(1 << 20, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (text.find("-----BEGIN ") == std::string::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no PEM file"));
+  }
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const std::optional<ClientTls>& tls) {
+  if (!tls.has_value()) return grpc::InsecureChannelCredentials();
+  if (tls->cert_file.empty() != tls->key_file.empty()) {
+    return absl::InvalidArgumentError("a certificate and its key are given together or not at all");
+  }
+  grpc::SslCredentialsOptions ssl;
+  if (!tls->ca_file.empty()) {
+    MOEBIUS_ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadPem(tls->ca_file));
+  }
+  if (!tls->cert_file.empty()) {
+    MOEBIUS_ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadPem(tls->cert_file));
+    MOEBIUS_ASSIGN_OR_RETURN(ssl.pem_private_key, ReadPem(tls->key_file));
+  }
+  return grpc::SslCredentials(ssl);
+}
+
+grpc::ChannelArguments MakeArguments(const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxSendMessageSize(kMaxMessageBytes);
+  arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMilliseconds);
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  // Clients share nothing: one that ends takes no connection from another.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
+  return arguments;
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options) {
+  MOEBIUS_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
+                           MakeCredentials(options.tls));
+  return grpc::CreateCustomChannel(options.target, credentials, MakeArguments(options));
+}
+
+void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) return;
+  context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
+}
+
+absl::Status Unreachable(absl::string_view whom, absl::string_view reason) {
+  return WithHint(
+      absl::UnavailableError(absl::StrCat("cannot reach ", whom, ": ", reason)),
+      "check the address and that the process runs; one with TLS lets in who shows a certificate "
+      "that it knows: --tls-ca, --tls-cert and --tls-key");
+}
+
+absl::Status CallStatus(absl::string_view whom, const grpc::Status& status) {
+  // Without details it is gRPC that failed, not the service.
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty()) {
+    return Unreachable(whom, status.error_message());
+  }
+  return FromGrpcStatus(status);
+}
+
+}  // namespace moebius

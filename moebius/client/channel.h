@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+#include "moebius/client/client.h"
+
+// What all clients of this folder do with gRPC.
+
+namespace moebius {
+
+/// INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read. Connects when first used.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options);
+
+void SetDeadline(grpc::ClientContext* context, absl::Duration timeout);
+
+/// UNAVAILABLE with a hint; `whom` is "a router at HOST:PORT".
+absl::Status Unreachable(absl::string_view whom, absl::string_view reason);
+
+/// What a call ended with: the service's own failure with its detail, or that it was never reached.
+absl::Status CallStatus(absl::string_view whom, const grpc::Status& status);
+
+}  // namespace moebius

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+// The part of HTTP/1.1 (RFC 9112) that a probe, a scraper and a browser need: one GET or HEAD per
+// connection, answered from memory.
+
+namespace moebius {
+
+struct HttpRequest {
+  bool head_only = false;  // HEAD: the answer's body is not sent
+  std::string path;        // begins with '/', without the query, not decoded
+  std::string query;       // what follows the first '?', not decoded
+};
+
+struct HttpResponse {
+  int code = 200;
+  std::string content_type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+/// Where reading a request stands.
+struct HttpParse {
+  std::optional<HttpRequest> request;    // it is whole
+  std::optional<HttpResponse> rejected;  // it never will be: what to answer
+
+  bool needs_more() const { return !request.has_value() && !rejected.has_value(); }
+};
+
+/// Looks for a request at the beginning of `bytes`, of which at most `max_bytes` may belong to its
+/// line and headers. Anybody's bytes are answered: 400 for what is not HTTP/1, 405 for another
+/// method, 431 for too much, 505 for another version. Pure.
+HttpParse ParseHttpRequest(absl::string_view bytes, size_t max_bytes);
+
+/// Status line, headers and body, for a connection that ends behind it.
+std::string FormatHttpResponse(const HttpResponse& response, bool head_only);
+
+}  // namespace moebius

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/telemetry/metric_table.h"
+
+namespace moebius {
+namespace {
+
+using enum Metric;
+constexpr MetricType kCounter = MetricType::kCounter;
+constexpr MetricType kGauge = MetricType::kGauge;
+constexpr MetricType kHistogram = MetricType::kHistogram;
+
+// Metric, name, type, unit, labels, help[, buckets[, max series]].
+// clang-format off
+constexpr MetricSpec kTable[] = {
+    {kRequests, "moebius_requests_total", kCounter, "", {"service", "method", "code"},
+     "Calls that have ended, by their gRPC status code.", {}, 1024},
+    {kRequestSeconds, "moebius_request_duration_seconds", kHistogram, "seconds",
+     {"service", "method"},
+     "From a call's arrival to its end.", kSecondsBuckets},
+    {kRequestsInFlight, "moebius_requests_in_flight", kGauge, "", {"service", "method"},
+     "Calls that have begun and not ended."},
+    {kRpcConnections, "moebius_rpc_connections", kGauge, "", {"port"},
+     "Connections to a port of gRPC calls: public, or admin for operators."},
+    {kRpcConnectionsRefused, "moebius_rpc_connections_refused_total", kCounter, "", {"port"},
+     "Connections that were closed at once: the port had as many as it takes, in all or from one address."},
+    {kRequestsQueued, "moebius_requests_queued", kGauge, "", {},
+     "Requests that wait for admission."},
+    {kQueueWaitSeconds, "moebius_queue_wait_seconds", kHistogram, "seconds", {},
+     "From a request's submission to its admission.", kSecondsBuckets},
+    {kRequestsRejected, "moebius_requests_rejected_total", kCounter, "", {"reason"},
+     "Requests that were answered before any work, by the status code in lower case."},
+    {kRequestsCancelled, "moebius_requests_cancelled_total", kCounter, "", {},
+     "Admitted or queued requests whose reader cancelled or went away."},
+    {kRequestsFailed, "moebius_requests_failed_total", kCounter, "", {"reason"},
+     "Accepted requests that ended with a failure, by the status code in lower case."},
+    {kRequestsFinished, "moebius_requests_finished_total", kCounter, "", {},
+     "Requests whose answer was told to its end."},
+    {kSessionsRunning, "moebius_sessions_running", kGauge, "", {},
+     "Admitted requests, which hold KV and take part in steps."},
+    {kKvReservedTokens, "moebius_kv_reserved_tokens", kGauge, "", {},
+     "Positions that are set aside for admitted requests, prompt and answer together."},
+    {kTimeToFirstTokenSeconds, "moebius_time_to_first_token_seconds", kHistogram, "seconds", {},
+     "From a request's submission to its first generated token.", kSecondsBuckets},
+    {kInterTokenLatencySeconds, "moebius_inter_token_latency_seconds", kHistogram, "seconds", {},
+     "Between two generated tokens of one request.", kSecondsBuckets},
+    {kPromptTokens, "moebius_prompt_tokens_total", kCounter, "", {},
+     "Prompt tokens of admitted requests."},
+    {kGeneratedTokens, "moebius_generated_tokens_total", kCounter, "", {},
+     "Tokens that were sampled."},
+    {kSteps, "moebius_steps_total", kCounter, "", {},
+     "Steps that were tried, retries included."},
+    {kStepRetries, "moebius_step_retries_total", kCounter, "", {},
+     "Steps that failed in a way that another attempt may mend."},
+    {kStepRows, "moebius_step_rows_total", kCounter, "", {},
+     "Token rows of steps that were done."},
+    {kStepPhaseSeconds, "moebius_step_phase_seconds_total", kCounter, "seconds", {"phase"},
+     "Where the time of done steps went; attention and experts include waiting for them."},
+    {kStepStallSeconds, "moebius_step_stall_seconds_total", kCounter, "seconds", {},
+     "Of plan and experts: the time after a service had failed."},
+    {kNonfiniteRows, "moebius_nonfinite_rows_total", kCounter, "", {"stage"},
+     "Rows that met a NaN or an infinity; the request that owns them fails, others do not."},
+    {kGateGroupFillMismatches, "moebius_gate_group_fill_mismatch_total", kCounter, "", {},
+     "Rows whose choice of experts the other fill of masked groups would change."},
+    {kDegradedResponses, "moebius_degraded_responses_total", kCounter, "", {"reason"},
+     "Answers that say that they are not exact."},
+    {kAssignments, "moebius_assignments_total", kCounter, "", {"stage"},
+     "Token-to-expert assignments: routed and combined of done steps, where routed = combined + dropped; "
+     "computed by an expert service, resends included."},
+    {kAssignmentsDropped, "moebius_assignments_dropped_total", kCounter, "", {"reason"},
+     "Assignments that no expert computed; the answer then says that it is not exact."},
+    {kAssignmentsRerouted, "moebius_assignments_rerouted_total", kCounter, "", {},
+     "Assignments that a full expert's capacity sent to another expert; the answer says so."},
+    {kCapacityRejectedRows, "moebius_capacity_rejected_rows_total", kCounter, "", {},
+     "Rows for which a full expert had no room and whose requests were rejected for it."},
+    {kTokenConservationErrors, "moebius_token_conservation_errors_total", kCounter, "", {},
+     "Experts of layers whose demand was not what was served and dropped, in steps that failed for it. "
+     "Always 0, or the router is at fault."},
+    {kDispatchedRows, "moebius_dispatched_rows_total", kCounter, "", {},
+     "Rows sent to expert services: a row counts once for each service and layer."},
+    {kReplyRows, "moebius_reply_rows_total", kCounter, "", {},
+     "Rows that came back from expert services."},
+    {kExpertAssignments, "moebius_expert_assignments_total", kCounter, "", {"layer", "expert"},
+     "Demand: assignments to a routed expert, counted once by the owner of the rows. Above 2,048 "
+     "series the ten hottest, unless --metrics-expert-detail=layer-expert.", {}, kMaxExpertSeries},
+    {kExpertAssignmentsDropped, "moebius_expert_assignments_dropped_total", kCounter, "",
+     {"layer", "expert"},
+     "Of the demand, what a capacity dropped; absent while none is set. Shown for the experts whose "
+     "demand is shown.", {}, kMaxExpertSeries},
+    {kExpertLoadMaxOverMean, "moebius_expert_load_max_over_mean", kGauge, "", {"layer_group"},
+     "Demand of a layer's hottest expert over the mean of all its experts, since the start."},
+    {kDistinctExpertsActive, "moebius_distinct_experts_active", kGauge, "", {"layer_group"},
+     "Routed experts of a layer that had rows in the last step: sets of weights that it read."},
+    {kRecomputed, "moebius_recomputed_total", kCounter, "", {"what"},
+     "Work that was done again after a fault: rows, dispatches. Never counted as load."},
+    {kExpertDispatches, "moebius_expert_dispatches_total", kCounter, "", {"outcome"},
+     "Dispatches that an expert service has ended: served, failed, refused (no room, draining, too "
+     "late), or abandoned because their router had gone."},
+    {kExpertBatchRows, "moebius_expert_batch_rows", kHistogram, "", {},
+     "Rows of one dispatch.", kRowsBuckets},
+    {kExpertComputeSeconds, "moebius_expert_compute_seconds", kHistogram, "seconds", {},
+     "The forward pass of one dispatch.", kComputeBuckets},
+    {kExpertQueueWaitSeconds, "moebius_expert_queue_wait_seconds", kHistogram, "seconds", {},
+     "From a dispatch's arrival to its forward pass.", kComputeBuckets},
+    {kExpertQueueDispatches, "moebius_expert_queue_dispatches", kGauge, "", {},
+     "Dispatches that wait for their forward pass."},
+    {kExpertWeightsResidentBytes, "moebius_expert_weights_resident_bytes", kGauge, "bytes", {},
+     "Packed weights in memory."},
+    {kExpertsHeld, "moebius_experts_held", kGauge, "", {},
+     "Experts and slices of all layers whose weights are in memory."},
+    {kNotHeld, "moebius_not_held_total", kCounter, "", {},
+     "Dispatches that asked for an expert that is not held."},
+    {kExpertReplicasReady, "moebius_expert_replicas_ready", kGauge, "", {},
+     "Usable replicas of the expert that has the fewest; 0: some request cannot be served."},
+    {kExpertReplicasPlaced, "moebius_expert_replicas_placed", kGauge, "", {},
+     "Replicas that the placement has of the expert with the fewest."},
+    {kPlacementEpoch, "moebius_placement_epoch", kGauge, "", {},
+     "Epoch of the placement in use."},
+    {kBiasVersion, "moebius_bias_version", kGauge, "", {},
+     "Changes of the gates' biases since the checkpoint's; 0 while the balancer is off."},
+    {kBiasMaxAbsDelta, "moebius_bias_max_abs_delta", kGauge, "", {"layer_group"},
+     "Largest distance of a layer's biases from the checkpoint's."},
+    {kBiasMaxViolation, "moebius_bias_max_violation", kGauge, "", {"layer_group"},
+     "Of the last window under the balancer's biases: the hottest expert's demand over the mean, less 1."},
+    {kBiasShadowChangedRatio, "moebius_bias_shadow_changed_ratio", kGauge, "ratio", {"layer_group"},
+     "Of the last window in mode shadow: tokens whose experts the balancer's biases would change."},
+    {kBiasSaveFailures, "moebius_bias_save_failures_total", kCounter, "", {},
+     "Times that the biases could not be written to their file."},
+    {kKvBlocksInUse, "moebius_kv_blocks_in_use", kGauge, "", {},
+     "KV blocks held by sessions, open reservations included."},
+    {kKvBlocks, "moebius_kv_blocks", kGauge, "", {},
+     "KV blocks of the budget."},
+    {kKvCacheUsageRatio, "moebius_kv_cache_usage_ratio", kGauge, "ratio", {},
+     "Blocks in use over blocks of the budget."},
+    {kKvSessions, "moebius_kv_sessions", kGauge, "", {},
+     "Sessions that hold KV."},
+    {kAttentionMethod, "moebius_attention_method_total", kCounter, "", {"method"},
+     "Sessions of steps whose prompt rows ranks shared, by how: all-gather, ring-pass-kv, "
+     "ring-pass-q, ulysses, 2d."},
+    {kAttentionRounds, "moebius_attention_rounds_total", kCounter, "", {},
+     "Rounds of other ranks' keys that were folded, per layer."},
+    {kAttentionExposedWaitSeconds, "moebius_attention_exposed_wait_seconds_total", kCounter,
+     "seconds", {},
+     "Time that steps waited for other ranks: what computing did not hide."},
+    {kAttentionForeignSpans, "moebius_attention_foreign_spans_max", kGauge, "", {},
+     "Most spans of other ranks that were held or under way at one time, since the start."},
+    {kTransportBytes, "moebius_transport_bytes_total", kCounter, "bytes",
+     {"transport", "lane", "direction"},
+     "Bytes given to and taken from links, headers included."},
+    {kTransportFrames, "moebius_transport_frames_total", kCounter, "",
+     {"transport", "lane", "direction"},
+     "Frames, the transport's own included."},
+    {kTransportMessages, "moebius_transport_messages_total", kCounter, "",
+     {"transport", "lane", "direction"},
+     "Whole messages sent and delivered."},
+    {kTransportCopiedBytes, "moebius_transport_copied_bytes_total", kCounter, "bytes",
+     {"transport", "lane"},
+     "Bytes copied while messages were put together."},
+    {kTransportDroppedMessages, "moebius_transport_dropped_messages_total", kCounter, "",
+     {"transport", "lane", "reason"},
+     "Messages that arrived and nobody wanted."},
+    {kTransportPeers, "moebius_transport_peers", kGauge, "", {"transport", "state"},
+     "Processes at the other end, by state."},
+    {kTransportLinks, "moebius_transport_links", kGauge, "", {"transport"},
+     "Open links, those that have not said who they are included."},
+    {kTransportErrors, "moebius_transport_errors_total", kCounter, "", {"transport", "reason"},
+     "Links cut for what came over them or for silence, and peers that died."},
+    {kTransportHeldBytes, "moebius_transport_held_bytes", kGauge, "bytes", {"transport", "what"},
+     "Bytes queued here, sent and not consumed, held for unfinished messages, reserved, or kept."},
+    {kTransportReservations, "moebius_transport_reservations", kGauge, "", {"transport"},
+     "Reservations that are open."},
+    {kBuildInfo, "moebius_build_info", kGauge, "", {"service", "version"},
+     "1."},
+    {kConfigInfo, "moebius_config_info", kGauge, "", {"config_hash", "numeric_class"},
+     "1."},
+    {kKernelInfo, "moebius_kernel_info", kGauge, "", {"dtype", "kernel"},
+     "1: the kernels that compute in this process."},
+    {kLoopLastSuccess, "moebius_background_loop_last_success_timestamp_seconds", kGauge, "seconds",
+     {"loop"},
+     "When the loop was last seen to progress or to have nothing to do, as Unix time."},
+    {kHttpRequests, "moebius_http_requests_total", kCounter, "", {"code"},
+     "Answers of the HTTP port."},
+    {kHttpConnectionsCut, "moebius_http_connections_cut_total", kCounter, "", {"reason"},
+     "Connections to the HTTP port that were ended without an answer."},
+    {kLogLines, "moebius_log_lines_total", kCounter, "", {"outcome"},
+     "Log lines: written, suppressed as repeats, or lost to a full queue."},
+    {kMetricsErrors, "moebius_metrics_errors_total", kCounter, "", {"reason"},
+     "Values that were clamped or left out, because they cannot be true or are too many."},
+    {kProcessCpuSeconds, "process_cpu_seconds_total", kCounter, "seconds", {},
+     "User and system time."},
+    {kProcessResidentBytes, "process_resident_memory_bytes", kGauge, "bytes", {},
+     "Resident memory."},
+    {kProcessVirtualBytes, "process_virtual_memory_bytes", kGauge, "bytes", {},
+     "Virtual memory."},
+    {kProcessOpenFds, "process_open_fds", kGauge, "", {},
+     "Open file descriptors."},
+    {kProcessMaxFds, "process_max_fds", kGauge, "", {},
+     "Limit of open file descriptors."},
+    {kProcessStartTime, "process_start_time_seconds", kGauge, "seconds", {},
+     "Start of the process, as Unix time."},
+    {kProcessThreads, "process_threads", kGauge, "", {},
+     "Threads."},
+};
+// clang-format on
+
+constexpr bool EndsWith(absl::string_view text, absl::string_view suffix) {
+  return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
+}
+
+// In the order of the enumeration; counters, and they alone, end in _total; histograms, and they
+// alone, have buckets.
+constexpr bool IsInOrder() {
+  if (std::size(kTable) != kNumMetrics) return false;
+  for (size_t index = 0; index < std::size(kTable); ++index) {
+    if (kTable[index].metric != static_cast<Metric>(index)) return false;
+  }
+  return true;
+}
+constexpr bool HasRightSuffixes() {
+  for (const MetricSpec& spec : kTable) {
+    if ((spec.type == kCounter) != EndsWith(spec.name, "_total")) return false;
+  }
+  return true;
+}
+constexpr bool HasBuckets() {
+  for (const MetricSpec& spec : kTable) {
+    if ((spec.type == kHistogram) == spec.buckets.empty()) return false;
+    for (size_t index = 1; index < spec.buckets.size(); ++index) {
+      if (spec.buckets[index - 1] >= spec.buckets[index]) return false;
+    }
+  }
+  return true;
+}
+static_assert(IsInOrder());
+static_assert(HasRightSuffixes());
+static_assert(HasBuckets());
+
+}  // namespace
+
+absl::Span<const MetricSpec> MetricTable() { return kTable; }
+
+absl::string_view MetricArea(Metric metric) {
+  if (metric < kTimeToFirstTokenSeconds) return "Requests";
+  if (metric < kSteps) return "Tokens";
+  if (metric < kAssignments) return "Steps";
+  if (metric < kKvBlocksInUse) return "Experts";
+  if (metric < kTransportBytes) return "Attention";
+  if (metric < kBuildInfo) return "Transport";
+  return "Process";
+}
+
+}  // namespace moebius

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+#include "moebius/attention/session_method.h"
+#include "moebius/model/model_config.h"
+
+namespace moebius {
+
+/// The heads of a model, as the cost model counts them.
+AttentionHeads HeadsOf(const AttentionConfig& config);
+
+/// The value of --attention-method: a method's name, or "auto" for the cost model's choice of each
+/// session and step. INVALID_ARGUMENT quotes it and says what may be.
+absl::StatusOr<std::optional<AttentionMethod>> ParseAttentionRule(const std::string& text);
+
+}  // namespace moebius

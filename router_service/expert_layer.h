@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "moebius/base/executor.h"
+#include "moebius/kernels/kernels.h"
+#include "moebius/placement/placement.h"
+#include "moebius/routing/dispatch_plan.h"
+#include "moebius/tensor/buffer.h"
+#include "router_service/ports.h"
+#include "router_service/row_recovery.h"
+#include "router_service/served_count.h"
+
+namespace moebius {
+
+/// Takes the rows of one layer to the expert services and back:
+///
+///   assignments ─▶ DispatchPlan ─▶ forward ─▶ replies ─▶ Combine ─▶ out
+///        ▲                            │ a service failed
+///        └──── the rows that it was asked for, without it
+///
+/// Invariants:
+/// 1. Every assignment is dispatched and combined once in the plan that completes its row. Counts
+///    are checked for each layer (row_recovery.h); while MOEBIUS_CHECKS is on, all rules of one
+///    first plan in 31 and of every later one.
+/// 2. `out` has the same bits whichever services answered.
+/// 3. Without failures nothing is allocated in steady state.
+///
+/// Not thread-safe. Borrows its parts.
+class ExpertLayer {
+ public:
+  struct Parts {
+    const Kernels* kernels = nullptr;
+    Executor* executor = nullptr;
+    ExpertPort* experts = nullptr;
+    const Placement* placement = nullptr;
+  };
+
+  explicit ExpertLayer(const Parts& parts);
+
+  /// `rows` and `out`: [assignments.num_rows, hidden_size]. Adds to the plan, expert, combine and
+  /// stall seconds and to the counts of `figures`. UNAVAILABLE names layer and experts when the
+  /// last replica is gone; other failures are the port's. `out` is unspecified on failure.
+  absl::Status Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
+                   MutableBf16Rows out, StepFigures* figures);
+
+  /// Assignments of each routed expert [E] that the plans of the last Run served, counted in their
+  /// dispatches.
+  absl::Span<const int64_t> served() const { return served_.served(); }
+
+ private:
+  absl::Status Plan(const LayerRule& rule);
+  void CountRound(int64_t width, StepFigures* figures) const;
+  void CountNaive(int64_t width, StepFigures* figures) const;
+  Bf16Rows GatherRows(Bf16Rows rows);
+  void CombineRound(MutableBf16Rows out);
+
+  const Kernels& kernels_;
+  Executor& executor_;
+  ExpertPort& experts_;
+  const Placement& placement_;
+  uint64_t num_plans_ = 0;
+
+  // Of the round at hand; kept from layer to layer.
+  RowRecovery recovery_;
+  ServedCount served_;
+  DispatchPlan plan_;
+  std::vector<ServiceId> failed_;
+  std::vector<int64_t> lost_;            // rows of plan_
+  std::vector<RowBatch<Bf16>> replies_;  // per service [its reply rows, hidden_size]
+  std::vector<MutableBf16Rows> reply_views_;
+  RowBatch<Bf16> resent_;    // [rows of a later round, hidden_size], what goes out
+  RowBatch<Bf16> combined_;  // the same rows, what comes of them
+};
+
+}  // namespace moebius

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+
+#include "moebius/attention/session_method.h"
+#include "moebius/attention/shard.h"
+#include "moebius/attention/span.h"
+#include "moebius/attention/step_plan.h"
+#include "moebius/base/clock.h"
+#include "moebius/transport/transport.h"
+#include "router_service/peer_directory.h"
+#include "router_service/ports.h"
+
+namespace moebius {
+
+/// What N ranks with these pools hold together, as one pool: blocks of N spans. Safe for every
+/// session, as a rank holds at most ⌈spans / N⌉ spans of it.
+KvPool SharedKvPool(absl::Span<const KvPool> ranks, int64_t span);
+
+/// Counts since the port was made.
+struct RemoteAttentionFigures {
+  int64_t messages_sent = 0;
+  int64_t messages_received = 0;
+  int64_t bytes_sent = 0;  // payloads: padded metadata and rows
+  int64_t bytes_received = 0;
+  int64_t lost_sessions = 0;
+  double wait_seconds = 0;  // for replies
+};
+
+/// The attention ranks of other processes behind the router's port. Every rank is given every plan;
+/// a row goes to the owner of its span, and a rank that shares heads of others' rows is asked
+/// without rows of its own. A step takes, for each rank, one message for its plan and
+/// one for its end, and for each layer and rank that takes part one message there and one back.
+///
+/// A rank that is gone, or silent for `timeout`, fails the step with UNAVAILABLE, which names it.
+/// Its spans are lost: TakeLostSessions tells which sessions had some.
+///
+/// As a port: calls come from one thread at a time. figures is thread-safe.
+class RemoteAttention final : public AttentionPort {
+ public:
+  struct Options {
+    int32_t num_ranks = 1;
+    int64_t hidden_size = 0;
+    SpanGeometry geometry{128, 128};
+    KvPool pool;  // of all ranks together (SharedKvPool); used_blocks is filled here
+    absl::Duration timeout = absl::Seconds(60);  // of a layer
+    uint64_t term = 0;
+    MethodRule method;  // how prompt rows are shared; ranks and span are filled here
+  };
+
+  /// Borrows all of them.
+  RemoteAttention(const Options& options, Transport& transport, PeerDirectory& directory,
+                  const Clock& clock);
+  ~RemoteAttention() override;
+
+  /// Chooses each session's first rank by its id. UNAVAILABLE when a rank is missing, or has lost
+  /// what a session of the step needs. Whether KV has room is known with the first reply.
+  absl::Status BeginStep(const StepPlan& step) override;
+  absl::Status RunLayer(LayerId layer, Bf16Rows normed, MutableBf16Rows out) override;
+  uint32_t step_methods() const override;
+  absl::Status CommitStep() override;
+  void AbortStep() override;
+  void EndSession(SessionId session) override;
+  KvPool kv_pool() const override;
+  bool WaitUntilUsable(absl::Duration timeout) override;
+  std::vector<SessionId> TakeLostSessions() override;
+  PortTraffic traffic() const override;
+
+  RemoteAttentionFigures figures() const;
+
+ private:
+  struct State;
+  struct Layer;
+  struct Held {
+    int64_t length = 0;  // committed positions
+    bool is_lost = false;
+  };
+
+  bool AllUsable() const;
+  absl::Status FindRanks();
+  void LoseRank(int32_t rank);
+  void LoseStep();
+  absl::Status Ask(int32_t rank, LayerId layer, Bf16Rows normed,
+                   const std::shared_ptr<Layer>& replies);
+  absl::Status Await(const Layer& replies);
+  absl::Status CheckRanks() const;
+  absl::Status TakeReply(int32_t rank, const Layer& replies, MutableBf16Rows out);
+  absl::Status Send(int32_t rank, Lane lane, Message message);
+  void SendToAll(const Message& message);
+
+  const Options options_;
+  Transport& transport_;
+  PeerDirectory& directory_;
+  const Clock& clock_;
+  const std::shared_ptr<State> state_;  // outlives deliveries that come late
+  PeerDirectory::ListenerId listener_ = 0;
+
+  std::vector<std::optional<PeerId>> ranks_;  // of the last step: another peer is another life
+  std::map<SessionId, Held> sessions_;
+  StepPlan plan_;  // of the open step
+  bool is_open_ = false;
+  std::vector<OwnedRows> owned_;  // per rank, of the open step
+  std::vector<bool> takes_part_;  // per rank: it has rows, or heads of others' rows
+};
+
+}  // namespace moebius

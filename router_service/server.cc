@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router_service/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+#include "moebius/base/check.h"
+#include "moebius/base/clock.h"
+#include "moebius/base/executor.h"
+#include "moebius/base/mutex.h"
+#include "moebius/base/status.h"
+#include "moebius/rpc/health_rpc.h"
+#include "moebius/rpc/rpc_server.h"
+#include "moebius/service/data_plane.h"
+#include "moebius/service/exit_status.h"
+#include "moebius/service/http_endpoint.h"
+#include "moebius/service/rpc_port.h"
+#include "moebius/telemetry/process_metrics.h"
+#include "moebius/transport/metrics.h"
+#include "router_service/attention_rule.h"
+#include "router_service/bias_control.h"
+#include "router_service/bias_file.h"
+#include "router_service/front_door.h"
+#include "router_service/lead_front.h"
+#include "router_service/metrics.h"
+#include "router_service/roster.h"
+#include "router_service/router_core.h"
+#include "router_service/rpc/router_rpc.h"
+#include "router_service/status_board.h"
+
+namespace moebius {
+namespace {
+
+// How often what is missing is looked at: progress of loading changes it many times a second.
+constexpr absl::Duration kWaitingInterval = absl::Milliseconds(250);
+// Between two tries of the canary token, and two looks at a cluster that is complete.
+constexpr absl::Duration kPause = absl::Milliseconds(200);
+constexpr char kTopology[] = "split";
+
+class RouterServer final : public ServiceServer {
+ public:
+  RouterServer(const RouterServerOptions& options, ProcessNotices& notices,
+               std::unique_ptr<const Checkpoint> checkpoint, Placement placement)
+      : options_(options),
+        notices_(notices),
+        checkpoint_(std::move(checkpoint)),
+        placement_(std::move(placement)),
+        executor_(options.config.num_threads),
+        greeting_(BuildGreeting(options.flags, options.config, *checkpoint_)),
+        roster_(OptionsOfRoster(), placement_),
+        health_(Clock::Monotonic()),
+        capacity_(*ParseCapacity(options.router.capacity)),  // validated at the start
+        load_(checkpoint_->config().moe_layers, checkpoint_->config().gate.num_experts,
+              !capacity_.dropless()) {
+    MOEBIUS_CHECK(ParseExpertDetail(options_.router.metrics_expert_detail, &detail_));
+  }
+
+  ~RouterServer() override {
+    {
+      MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    if (starting_.joinable()) starting_.join();
+    // Calls end before what answers them.
+    public_server_.reset();
+    admin_server_.reset();
+    std::unique_ptr<RouterCore> core;
+    {
+      MutexLock lock(mutex_);
+      core = std::move(core_);
+    }
+    core.reset();
+    SaveBiases();  // the last window's
+  }
+
+  absl::Status Start() {
+    if (auto tokenizer = checkpoint_->MakeTokenizer(); tokenizer.ok()) {
+      tokenizer_ = *std::move(tokenizer);
+    }
+    for (const std::string& setting : checkpoint_->generation_defaults().not_applied) {
+      notices_.Log(absl::StrCat("generation_config.json: ", setting, " is not applied"));
+    }
+    health_.AddReadinessCheck([this] { return Missing(); });
+    if (Logger* const logger = notices_.logger()) {
+      log_.SetOnEnded([logger](const Explanation& ended) { WriteLogLine(ended, *logger); });
+    }
+    const LeadOptions lead =
+        BuildLeadOptions(*checkpoint_, options_.router.row_budget, options_.router.chunk_rows);
+    door_ =
+        std::make_unique<FrontDoor>(DescribeModel(*checkpoint_, options_.flags.model, lead.sampling,
+                                                  tokenizer_ == nullptr ? "" : tokenizer_->name()),
+                                    [this] { return InfoBeforeReady(); });
+    board_ = std::make_unique<StatusBoard>(StatusBoard::Parts{
+        options_.config.name, door_.get(), &load_, [this] { return CountersOfLead(); }});
+    MOEBIUS_RETURN_IF_ERROR(ServeHttp());
+    const FrameLimits limits = BuildClusterLimits(checkpoint_->config());
+    MOEBIUS_ASSIGN_OR_RETURN(provider_,
+                             MakeLinkProvider(options_.flags.transport, options_.config, limits));
+    DataPlaneOptions plane;
+    plane.name = options_.config.name;
+    plane.greeting = greeting_;
+    plane.greeting.http_address = endpoints_.http;
+    plane.limits = limits;
+    plane.listen = options_.config.listen;
+    plane.advertise = options_.config.advertise;
+    MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, roster_));
+    endpoints_.data = FormatAddress(*plane_->address());
+    MOEBIUS_RETURN_IF_ERROR(roster_.Start(plane_->transport(), plane_->reactor()));
+    collector_ = registry_.AddCollector([this](MetricWriter& writer) {
+      WriteProcessFacts({"router", greeting_.version, greeting_.config_hash,
+                         greeting_.numeric_class, "bf16", greeting_.tier},
+                        writer);
+      if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
+      calls_.WriteMetrics(writer);
+      WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
+      WriteReplicaMetrics(roster_.FewestReplicas(), writer);
+      writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
+      MutexLock lock(mutex_);
+      if (biases_ != nullptr) {
+        WriteBiasMetrics(biases_->Read(), bias_file_ == nullptr ? 0 : bias_file_->num_failures(),
+                         writer);
+      }
+      if (core_ != nullptr) WriteLeadMetrics(core_->lead(), writer);
+      WriteExpertLoadMetrics(load_.Read(), detail_, writer);
+    });
+    MOEBIUS_RETURN_IF_ERROR(ServeRpcs());
+    ports_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
+      public_server_->WriteMetrics(writer);
+      if (admin_server_ != nullptr) admin_server_->WriteMetrics(writer);
+    });
+    starting_ = std::thread([this] { BecomeReady(); });
+    return absl::OkStatus();
+  }
+
+  Endpoints endpoints() const override { return endpoints_; }
+
+  void Drain(absl::Duration limit) override {
+    health_.SetDraining();
+    door_->Close();
+    const absl::Duration end = Clock::Monotonic().Now() + limit;
+    {
+      MutexLock lock(mutex_);
+      while (core_ != nullptr && HasWork(*core_) && Clock::Monotonic().Now() < end) {
+        changed_.WaitWithTimeout(mutex_, kPause);
+      }
+    }
+    // What was computed may still be on its way to its reader; one that never reads holds nobody.
+    public_server_->Shutdown(std::max(absl::ZeroDuration(), end - Clock::Monotonic().Now()));
+  }
+
+ private:
+  RosterOptions OptionsOfRoster() {
+    RosterOptions roster;
+    roster.own = greeting_;
+    roster.num_attention = static_cast<int32_t>(options_.router.num_attention);
+    roster.row_budget = options_.router.row_budget;
+    roster.hidden_size = checkpoint_->config().hidden_size;
+    roster.on_notice = [this](const std::string& notice) { notices_.Log(notice); };
+    return roster;
+  }
+
+  static bool HasWork(RouterCore& core) {
+    const LeadUsage usage = core.lead().usage();
+    return usage.queued_requests > 0 || usage.running_sessions > 0;
+  }
+
+  absl::Status ServeHttp() {
+    if (!options_.config.http_listen.has_value()) return absl::OkStatus();
+    MOEBIUS_ASSIGN_OR_RETURN(
+        http_, HttpEndpoint::Start(*options_.config.http_listen, registry_, health_,
+                                   [this](HttpServer& http) { board_->AddTo(http); }));
+    endpoints_.http = FormatAddress(http_->address());
+    return absl::OkStatus();
+  }
+
+  // The public port and, where it is wanted, the operators'.
+  absl::Status ServeRpcs() {
+    rpc_ = std::make_unique<RouterRpc>(*door_, RouterRpcOptions());
+    health_rpc_ = std::make_unique<HealthRpc>(SourceOf(health_));
+    RpcServerOptions server;
+    MOEBIUS_ASSIGN_OR_RETURN(server.listen, ParseAddress(options_.router.grpc_listen));
+    server.meter = &calls_;
+    server.reflection = options_.router.reflection;
+    server.max_message_bytes =
+        MaxRouterRequestBytes(door_->model_info(), options_.router.row_budget);
+    MOEBIUS_ASSIGN_OR_RETURN(public_server_,
+                             StartRpcPort(options_.config, server, *health_rpc_, {rpc_.get()}));
+    endpoints_.grpc = FormatAddress(public_server_->address());
+    if (!options_.config.admin_listen.has_value()) return absl::OkStatus();
+    admin_health_rpc_ = std::make_unique<HealthRpc>(SourceOf(health_));
+    server.listen = *options_.config.admin_listen;
+    server.kind = PortKind::kAdmin;
+    server.reflection = true;
+    admin_rpc_ = std::make_unique<RouterAdminRpc>(*door_);
+    MOEBIUS_ASSIGN_OR_RETURN(
+        admin_server_,
+        StartRpcPort(options_.config, server, *admin_health_rpc_, {rpc_.get(), admin_rpc_.get()}));
+    endpoints_.admin = FormatAddress(admin_server_->address());
+    return absl::OkStatus();
+  }
+
+  LeadCounters CountersOfLead() {
+    MutexLock lock(mutex_);
+    return core_ == nullptr ? LeadCounters() : core_->lead().counters();
+  }
+
+  RosterFacts FactsOfRoster() {
+    RosterFacts facts;
+    facts.epoch = placement_.epoch().value();
+    facts.missing = Missing();
+    facts.services.push_back({options_.config.name, "router",
+                              facts.missing.empty() ? "usable" : "waiting", endpoints_.data, ""});
+    for (const Member& member : roster_.members()) {
+      const Slot& slot = member.slot;
+      facts.services.push_back(
+          {slot.name.empty() ? absl::StrCat(RoleName(member.role), "-", member.index) : slot.name,
+           std::string(RoleName(member.role)),
+           slot.suspect ? "suspect" : std::string(SlotStateName(slot.state)),
+           slot.data_address.empty() ? slot.admin_address : slot.data_address,
+           slot.status.ok() ? "" : std::string(slot.status.message())});
+    }
+    return facts;
+  }
+
+  ServerInfo InfoBeforeReady() {
+    const RosterFacts roster = FactsOfRoster();
+    ServerInfo info;
+    info.version = MOEBIUS_VERSION;
+    info.topology = kTopology;
+    info.missing = roster.missing;
+    info.epoch = roster.epoch;
+    info.tier = greeting_.tier;
+    info.threads = executor_.num_threads();
+    info.services = roster.services;
+    return info;
+  }
+
+  std::vector<std::string> Missing() {
+    {
+      MutexLock lock(mutex_);
+      // Once it serves, only what no other replica can do makes it unready.
+      if (core_ != nullptr) return roster_.Unserved();
+    }
+    std::vector<std::string> missing = roster_.Missing();
+    if (missing.empty()) missing.push_back("no canary token went round yet");
+    return missing;
+  }
+
+  // --- The way to readiness, on a thread of its own.
+
+  void BecomeReady() {
+    const absl::Duration begin = Clock::Monotonic().Now();
+    health_.SetStarting("loading the router's weights");
+    auto weights = RouterWeights::Load(*checkpoint_, *options_.config.kernels);
+    if (!weights.ok()) return notices_.Fail(WithExitCode(weights.status(), kExitModel));
+    weights_ = *std::move(weights);
+    if (const absl::Status restored = MakeBiases(); !restored.ok()) {
+      return notices_.Fail(WithExitCode(restored, kExitHost));
+    }
+    health_.SetStarted();
+    while (WaitForMembers()) {
+      const absl::Status started = StartCore();
+      if (!started.ok()) {
+        AnnounceWaiting(std::string(started.message()));
+        Pause();
+        continue;
+      }
+      AnnounceReady(Clock::Monotonic().Now() - begin);
+      while (roster_.Missing().empty() && !IsStopping()) {
+        board_->KeepHistory(Clock::Monotonic().Now());
+        SaveBiases();
+        Pause();
+      }
+    }
+  }
+
+  absl::Status MakeBiases() {
+    // Validated at the start.
+    auto biases = MakeBiasControl(*BiasOptionsOf(options_.router), *checkpoint_, weights_);
+    std::unique_ptr<BiasFile> file;
+    if (biases->mode() != BiasMode::kOff && !options_.router.bias_file.empty()) {
+      file =
+          std::make_unique<BiasFile>(options_.router.bias_file, biases.get(),
+                                     [this](const std::string& notice) { notices_.Log(notice); });
+      MOEBIUS_RETURN_IF_ERROR(file->Restore());
+    }
+    MutexLock lock(mutex_);
+    biases_ = std::move(biases);
+    bias_file_ = std::move(file);
+    return absl::OkStatus();
+  }
+
+  void SaveBiases() {
+    if (bias_file_ != nullptr) bias_file_->SaveIfChanged();
+  }
+
+  // Once; members come and go.
+  absl::Status StartCore() {
+    {
+      MutexLock lock(mutex_);
+      if (core_ != nullptr) return absl::OkStatus();
+    }
+    MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<RouterCore> core,
+                             RouterCore::Start(PartsOfCore(), OptionsOfCore()));
+    OpenFront(*core);
+    MutexLock lock(mutex_);
+    core_ = std::move(core);
+    return absl::OkStatus();
+  }
+
+  void OpenFront(RouterCore& core) {
+    LeadFront::Parts parts;
+    parts.lead = &core.lead();
+    parts.rows = &core.rows();
+    parts.executor = &executor_;
+    parts.checkpoint = checkpoint_.get();
+    parts.weights = &weights_;
+    parts.placement = &placement_;
+    parts.load = &load_;
+    parts.log = &log_;
+    parts.biases = biases_.get();
+    if (bias_file_ != nullptr) parts.bias_file = options_.router.bias_file;
+    parts.roster = [this] { return FactsOfRoster(); };
+    LeadFront::Facts facts;
+    facts.options = core.lead_options();
+    facts.model = door_->model_info();
+    facts.version = MOEBIUS_VERSION;
+    facts.topology = kTopology;
+    facts.tier = greeting_.tier;
+    front_ = std::make_unique<LeadFront>(std::move(parts), std::move(facts));
+    door_->Open(front_.get());
+  }
+
+  void AnnounceReady(absl::Duration since_begin) {
+    announced_.clear();
+    int64_t bytes = weights_.bytes();
+    for (const Member& member : roster_.members()) bytes += member.slot.ready.loaded_bytes;
+    notices_.Announce(
+        absl::StrFormat("ready role=router name=%s pid=%d loaded_bytes=%d seconds=%.3f",
+                        options_.config.name, getpid(), bytes, absl::ToDoubleSeconds(since_begin)));
+  }
+
+  void Pause() {
+    MutexLock lock(mutex_);
+    if (!stopping_) changed_.WaitWithTimeout(mutex_, kPause);
+  }
+
+  // False when the process ends.
+  bool WaitForMembers() {
+    while (true) {
+      if (roster_.WaitUntilComplete(kWaitingInterval)) return !IsStopping();
+      if (IsStopping()) return false;
+      board_->KeepHistory(Clock::Monotonic().Now());
+      SaveBiases();
+      AnnounceWaiting(absl::StrJoin(roster_.Missing(), "; "));
+    }
+  }
+
+  void AnnounceWaiting(const std::string& why) {
+    if (why.empty() || why == std::exchange(announced_, why)) return;
+    notices_.Announce(absl::StrCat("waiting role=router name=", options_.config.name,
+                                   " pid=", getpid(), " why=", why));
+  }
+
+  bool IsStopping() {
+    MutexLock lock(mutex_);
+    return stopping_;
+  }
+
+  RouterCore::Parts PartsOfCore() {
+    RouterCore::Parts parts;
+    parts.checkpoint = checkpoint_.get();
+    parts.weights = &weights_;
+    parts.kernels = options_.config.kernels;
+    parts.executor = &executor_;
+    parts.tokenizer = tokenizer_.get();
+    parts.placement = &placement_;
+    parts.transport = &plane_->transport();
+    parts.roster = &roster_;
+    parts.clock = &Clock::Monotonic();
+    parts.load = &load_;
+    parts.log = &log_;
+    parts.biases = biases_.get();
+    return parts;
+  }
+
+  RouterCoreOptions OptionsOfCore() const {
+    RouterCoreOptions core;
+    core.row_budget = options_.router.row_budget;
+    core.chunk_rows = options_.router.chunk_rows;
+    core.num_attention = static_cast<int32_t>(options_.router.num_attention);
+    // Validated at the start.
+    core.attention_method = *ParseAttentionRule(options_.router.attention_method);
+    core.capacity = capacity_;
+    return core;
+  }
+
+  // In the order of dependence; the end is the reverse.
+  const RouterServerOptions options_;
+  ProcessNotices& notices_;
+  const std::unique_ptr<const Checkpoint> checkpoint_;
+  const Placement placement_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Executor executor_;
+  RouterWeights weights_;
+  const Greeting greeting_;
+  Endpoints endpoints_;
+  Roster roster_;
+  Registry registry_;
+  Health health_;
+  ExpertDetail detail_ = ExpertDetail::kAuto;
+  const CapacityPolicy capacity_;
+  ExpertLoad load_;
+  RequestLog log_;
+  CallMeter calls_{"router", RouterApi()};
+  std::unique_ptr<FrontDoor> door_;
+  std::unique_ptr<StatusBoard> board_;
+  std::unique_ptr<HttpEndpoint> http_;
+  std::unique_ptr<LinkProvider> provider_;
+  std::unique_ptr<DataPlane> plane_;
+  std::string announced_;  // the last reason; of the starting thread
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  // Made and saved by the starting thread, changed by steps and calls.
+  std::unique_ptr<BiasControl> biases_;
+  std::unique_ptr<BiasFile> bias_file_;
+  std::unique_ptr<RouterCore> core_ MOEBIUS_GUARDED_BY(mutex_);
+  std::unique_ptr<LeadFront> front_;  // of core_; set once, before the door opens
+  Registry::Handle collector_;
+  std::unique_ptr<RouterRpc> rpc_;
+  std::unique_ptr<RouterAdminRpc> admin_rpc_;
+  std::unique_ptr<HealthRpc> health_rpc_, admin_health_rpc_;
+  std::unique_ptr<RpcServer> public_server_, admin_server_;
+  Registry::Handle ports_collector_;
+  std::thread starting_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServiceServer>> StartRouterServer(const RouterServerOptions& options,
+                                                                 ProcessNotices& notices) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<const Checkpoint> checkpoint,
+                           OpenServiceModel(options.flags, options.config));
+  MOEBIUS_ASSIGN_OR_RETURN(Placement placement, PlacementOf(checkpoint->config(), options.router));
+  auto server =
+      std::make_unique<RouterServer>(options, notices, std::move(checkpoint), std::move(placement));
+  MOEBIUS_RETURN_IF_ERROR(server->Start());
+  return std::unique_ptr<ServiceServer>(std::move(server));
+}
+
+}  // namespace moebius

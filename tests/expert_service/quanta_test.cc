@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "expert_service/quanta.h"
+
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "moebius/tensor/buffer.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kHidden = 64;
+constexpr int64_t kWidth = 32;
+constexpr int64_t kElements = 3 * kHidden * kWidth;
+
+class QuantumPlanTest : public testing::Test {
+ protected:
+  QuantumPlanTest() : gate_(kWidth, kHidden), down_(kHidden, kWidth) {
+    expert_ = PackedExpert::Pack(gate_.rows(), gate_.rows(), down_.rows(), PairOrder::kAdjacent);
+    std::iota(indices_.begin(), indices_.end(), 0);
+  }
+
+  // One batch per count of rows.
+  void Cut(const std::vector<int64_t>& counts) {
+    batches_.clear();
+    int64_t begin = 0;
+    for (const int64_t count : counts) {
+      ExpertBatch batch;
+      batch.weights = &expert_;
+      batch.row_indices = absl::MakeConstSpan(indices_).subspan(static_cast<size_t>(begin),
+                                                                static_cast<size_t>(count));
+      batch.out = out_.rows().Slice(begin, begin + count);
+      batches_.push_back(batch);
+      begin += count;
+    }
+    plan_.Cut(batches_);
+  }
+
+  // Every row once, in order, with its own place in the output; what each quantum costs.
+  std::vector<int64_t> CheckedWork(int64_t num_rows) {
+    std::vector<int64_t> work;
+    int64_t next = 0;
+    for (size_t quantum = 0; quantum < plan_.num_quanta(); ++quantum) {
+      work.push_back(0);
+      for (const ExpertBatch& part : plan_.Quantum(quantum)) {
+        EXPECT_EQ(part.out.row(0), out_.rows().row(next));
+        EXPECT_EQ(part.out.num_rows, static_cast<int64_t>(part.row_indices.size()));
+        for (const int32_t index : part.row_indices) EXPECT_EQ(index, next++);
+        work.back() += QuantumPlan::WorkOf(part);
+      }
+    }
+    EXPECT_EQ(next, num_rows);
+    return work;
+  }
+
+  RowBatch<Bf16> gate_, down_;
+  PackedExpert expert_;
+  std::vector<int32_t> indices_ = std::vector<int32_t>(20000);
+  RowBatch<Bf16> out_{20000, kHidden};
+  std::vector<ExpertBatch> batches_;
+  QuantumPlan plan_;
+};
+
+TEST_F(QuantumPlanTest, CountsTheWeightsOfFewRowsAsEight) {
+  Cut({1, 8, 9});
+  EXPECT_EQ(CheckedWork(18), std::vector<int64_t>{(8 + 8 + 9) * kElements});
+}
+
+TEST_F(QuantumPlanTest, CutsByExpertsWhereTheyFitAndByRowsWhereOneDoesNot) {
+  const int64_t rows_at_most = plan_.max_work() / kElements;
+  ASSERT_GT(rows_at_most, QuantumPlan::kMinRows);
+  Cut({rows_at_most - 1, rows_at_most - 1, 0, 2 * rows_at_most + 5, 3});
+  const std::vector<int64_t> work = CheckedWork(4 * rows_at_most + 6);
+  EXPECT_EQ(work.size(), 5u);
+  for (const int64_t each : work) EXPECT_LE(each, plan_.max_work());
+}
+
+TEST_F(QuantumPlanTest, LearnsHowFastItRunsAndNeverCutsBelowItsLeastRows) {
+  const int64_t before = plan_.max_work();
+  for (int i = 0; i < 40; ++i) {
+    Cut({100});
+    plan_.OnRun(0, absl::Milliseconds(50));
+  }
+  EXPECT_LT(plan_.max_work(), before);
+  Cut({100});
+  EXPECT_EQ(plan_.num_quanta(), 4u);  // 32 + 32 + 32 + 4 rows
+  CheckedWork(100);
+  for (int i = 0; i < 40; ++i) {
+    Cut({100});
+    plan_.OnRun(0, absl::Microseconds(1));
+  }
+  EXPECT_GT(plan_.max_work(), before);
+  Cut({20000});
+  EXPECT_EQ(plan_.num_quanta(), 1u);
+}
+
+TEST_F(QuantumPlanTest, NothingIsNoQuantum) {
+  Cut({});
+  EXPECT_EQ(plan_.num_quanta(), 0u);
+  Cut({0, 0});
+  EXPECT_EQ(plan_.num_quanta(), 0u);
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a layer allocates when it has seen as large a layer before: nothing.
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "router_service/expert_layer.h"
+
+namespace {
+
+std::atomic<int64_t> num_allocations{0};
+
+void* Allocate(size_t size) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  void* const memory = std::malloc(size > 0 ? size : 1);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return Allocate(size); }
+void* operator new[](size_t size) { return Allocate(size); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace moebius {
+namespace {
+
+// Answers zeros and allocates nothing; service 1 fails in the first round when asked to.
+class ZeroExperts final : public ExpertPort {
+ public:
+  absl::Status BeginStep(const StepPlan&) override { return absl::OkStatus(); }
+  absl::Status Forward(LayerId, const DispatchPlan&, int32_t round, Bf16Rows,
+                       absl::Span<const MutableBf16Rows> replies,
+                       std::vector<ServiceId>* failed) override {
+    for (const MutableBf16Rows& reply : replies) {
+      for (int64_t row = 0; row < reply.num_rows; ++row) {
+        for (Bf16& value : reply.span(row)) value = ToBf16(0);
+      }
+    }
+    if (fails && round == 0) failed->push_back(ServiceId(1));
+    return absl::OkStatus();
+  }
+  void EndStep() override {}
+
+  bool fails = false;
+};
+
+TEST(RouterAllocationTest, ALayerAllocatesNothingInSteadyState) {
+  constexpr int64_t kRows = 32;
+  constexpr int64_t kHidden = 64;
+  StaticPlacementOptions options;
+  options.num_services = 3;
+  options.expert_replicas = 2;
+  const Placement placement = *Placement::Static(PlacementShape::Make(8, {true}, 1, 0), options);
+  Executor executor(1);
+  ZeroExperts experts;
+  ExpertLayer layer({&BestKernels(), &executor, &experts, &placement});
+  const LayerRule rule{LayerId(0), 8, 4, 1};
+  Assignments assignments;
+  assignments.Reset(kRows, 2);
+  for (int32_t row = 0; row < kRows; ++row) {
+    assignments.expert_ids[static_cast<size_t>(2 * row)] = row % 8;
+    assignments.expert_ids[static_cast<size_t>(2 * row + 1)] = (row + 3) % 8;
+  }
+  assignments.weights.assign(2 * kRows, 0.5f);
+  RowBatch<Bf16> rows(kRows, kHidden), out(kRows, kHidden);
+  StepFigures figures;
+  // The first plan is checked against all rules, which allocates; the next thirty are not.
+  ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
+  const int64_t before = num_allocations;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
+  }
+  EXPECT_EQ(num_allocations - before, 0);
+  experts.fails = true;
+  ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
+  EXPECT_GT(num_allocations - before, 0) << "the counter counts";
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router_service/request_log.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace moebius {
+namespace {
+
+using ::testing::ElementsAre;
+
+GenerateEvent Event(const std::string& id, int64_t completion_tokens) {
+  GenerateEvent event;
+  event.request_id = id;
+  event.token_ids = {1, 2, 3};
+  event.completion_tokens = completion_tokens;
+  return event;
+}
+
+TEST(RequestLogTest, FollowsARequestFromQueueToEnd) {
+  FakeClock clock;
+  RequestLog log(4, clock);
+  log.OnQueued("a");
+  EXPECT_EQ(log.Explain("a")->state, RequestState::kQueued);
+  clock.Advance(absl::Seconds(2));
+  log.OnProgress(Event("a", 5));
+  const Explanation running = *log.Explain("a");
+  EXPECT_EQ(running.state, RequestState::kRunning);
+  EXPECT_EQ(running.age_seconds, 2);
+  EXPECT_EQ(running.last.completion_tokens, 5);
+  EXPECT_TRUE(running.last.token_ids.empty());
+  EXPECT_FALSE(log.HasEnded("a"));
+  log.OnEnded("a", absl::OkStatus());
+  EXPECT_EQ(log.Explain("a")->state, RequestState::kFinished);
+  EXPECT_TRUE(log.HasEnded("a"));
+}
+
+TEST(RequestLogTest, KeepsTheReasonOfAFailure) {
+  RequestLog log(4);
+  log.OnQueued("a");
+  log.OnEnded("a", absl::UnavailableError("gone"));
+  EXPECT_EQ(log.Explain("a")->state, RequestState::kFailed);
+  EXPECT_EQ(log.Explain("a")->failure.message(), "gone");
+}
+
+TEST(RequestLogTest, TellsOfEachEndOnce) {
+  RequestLog log(1);
+  std::vector<std::string> ended;
+  log.SetOnEnded([&](const Explanation& explanation) {
+    ended.push_back(absl::StrCat(explanation.request_id, " ", explanation.failure.message()));
+    EXPECT_TRUE(log.HasEnded(explanation.request_id)) << "called without the lock";
+  });
+  for (const char* id : {"a", "b"}) log.OnQueued(id);
+  log.OnEnded("b", absl::UnavailableError("gone"));
+  log.OnEnded("b", absl::OkStatus());
+  log.OnEnded("stranger", absl::OkStatus());
+  log.OnEnded("a", absl::OkStatus());
+  EXPECT_THAT(ended, ElementsAre("b gone", "a "));
+}
+
+TEST(RequestLogTest, ForgetsTheOldestThatEndedAndNoneThatRuns) {
+  RequestLog log(2);
+  log.OnQueued("running");
+  for (const char* id : {"a", "b", "c"}) {
+    log.OnQueued(id);
+    log.OnEnded(id, absl::OkStatus());
+  }
+  EXPECT_TRUE(absl::IsNotFound(log.Explain("a").status()));
+  EXPECT_TRUE(log.Explain("b").ok());
+  EXPECT_TRUE(log.Explain("c").ok());
+  EXPECT_TRUE(log.Explain("running").ok());
+}
+
+TEST(RequestLogTest, CountsAnIdThatIsUsedAgainOnce) {
+  RequestLog log(2);
+  for (int i = 0; i < 5; ++i) {
+    log.OnQueued("a");
+    log.OnEnded("a", absl::OkStatus());
+  }
+  log.OnQueued("b");
+  log.OnEnded("b", absl::OkStatus());
+  EXPECT_TRUE(log.Explain("a").ok());
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router_service/rpc/generate_rpc.h"
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "moebius/base/error.h"
+#include "moebius/wire/error_detail.h"
+#include "tests/rpc/router_world.h"
+#include "tests/support/metric_values.h"
+
+namespace moebius {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Hands out streams that the test writes.
+class ScriptedFront final : public RouterFront {
+ public:
+  absl::StatusOr<std::shared_ptr<GenerateStream>> Submit(const GenerateRequest& request) override {
+    MutexLock lock(mutex_);
+    request_ = request;
+    stream_ = std::make_shared<GenerateStream>(4, [] {});
+    return stream_;
+  }
+  absl::StatusOr<ForwardAnswer> Forward(const ForwardRequest&, absl::Duration timeout) override {
+    return absl::DeadlineExceededError(absl::FormatDuration(timeout));
+  }
+  absl::StatusOr<RouteAnswer> Route(const RouteRequest&, absl::Duration) override {
+    ++routes_begun;
+    MutexLock lock(route_mutex);
+    return RouteAnswer();
+  }
+  ModelInfo model_info() const override { return {}; }
+  ServerInfo server_info() const override { return {}; }
+  ExpertLoadTable expert_load() const override { return {}; }
+  BiasTable biases() const override { return {}; }
+  PlacementTable placement() const override { return {}; }
+  absl::StatusOr<uint64_t> UpdateBias(const BiasUpdate&) override { return 7; }
+  Readiness readiness() const override { return {false, {"expert-2 has not joined"}}; }
+  absl::StatusOr<Explanation> Explain(const std::string& request_id) const override {
+    std::vector<int32_t> experts(1024);
+    std::iota(experts.begin(), experts.end(), 1'000'000);
+    return WithHint(NotHeldError(experts, 7), std::string(5'000, 'h'));
+  }
+
+  std::shared_ptr<GenerateStream> WaitForStream() {
+    while (true) {
+      {
+        MutexLock lock(mutex_);
+        if (stream_ != nullptr) return stream_;
+      }
+      std::this_thread::yield();
+    }
+  }
+  GenerateRequest request() {
+    MutexLock lock(mutex_);
+    return request_;
+  }
+
+  std::atomic<int> routes_begun{0};
+  Mutex route_mutex;  // held by a test: Route waits
+
+ private:
+  Mutex mutex_;
+  GenerateRequest request_ MOEBIUS_GUARDED_BY(mutex_);
+  std::shared_ptr<GenerateStream> stream_ MOEBIUS_GUARDED_BY(mutex_);
+};
+
+GenerateEvent Token(int64_t id, size_t num_logprobs = 0) {
+  GenerateEvent event;
+  event.token_ids = {id};
+  for (size_t i = 0; i < num_logprobs; ++i) event.logprobs.emplace_back();
+  return event;
+}
+
+void PushWhenThereIsRoom(GenerateStream& stream, GenerateEvent event) {
+  while (!stream.HasRoom()) std::this_thread::yield();
+  stream.Push(std::move(event));
+}
+
+TEST(GenerateDeadlineTest, IsTheEarliestOfAllThatAreGiven) {
+  GenerateRequest request;
+  request.token_ids = {1, 2, 3};
+  request.max_tokens = 7;
+  EXPECT_EQ(GenerateDeadline(request, absl::InfiniteDuration()),
+            kGenerateAllowance + 10 * kGenerateAllowancePerToken);
+  EXPECT_EQ(GenerateDeadline(request, absl::Seconds(5)), absl::Seconds(5));
+  request.deadline = absl::Seconds(3);
+  EXPECT_EQ(GenerateDeadline(request, absl::Seconds(5)), absl::Seconds(3));
+  request.max_tokens = INT64_MAX;
+  request.deadline = absl::InfiniteDuration();
+  EXPECT_LT(GenerateDeadline(request, absl::InfiniteDuration()), absl::Hours(24 * 365));
+}
+
+TEST(GenerateCallTest, DeliversEveryEventInOrderAndThenTheStatus) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  std::vector<int64_t> ids;
+  absl::Status status;
+  std::thread reader([&] {
+    status = world.client().Generate(GenerateRequest(), [&](const GenerateEvent* event) {
+      if (event != nullptr) ids.insert(ids.end(), event->token_ids.begin(), event->token_ids.end());
+      return true;
+    });
+  });
+  const auto stream = front.WaitForStream();
+  std::vector<int64_t> expected;
+  for (int64_t id = 0; id < 500; ++id) {
+    PushWhenThereIsRoom(*stream, Token(id));
+    expected.push_back(id);
+  }
+  stream->End(WithHint(absl::UnavailableError("an expert is gone"), "try again"));
+  reader.join();
+  EXPECT_EQ(ids, expected);
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_EQ(status.message(), "an expert is gone");
+  EXPECT_EQ(HintOf(status), "try again");
+  EXPECT_TRUE(IsRetryable(status));
+}
+
+TEST(GenerateCallTest, CancelsTheRequestAtOnceWhenTheCallerHasGone) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  std::thread reader([&] {
+    EXPECT_TRUE(world.client()
+                    .Generate(GenerateRequest(),
+                              [](const GenerateEvent* event) { return event == nullptr; })
+                    .ok());
+  });
+  const auto stream = front.WaitForStream();
+  EXPECT_FALSE(stream->cancelled());
+  stream->Push(Token(1));
+  while (!stream->cancelled()) std::this_thread::yield();
+  reader.join();
+  stream->End(absl::OkStatus());  // nobody listens any more
+}
+
+TEST(GenerateCallTest, CancelsTheRequestAtTheCallersDeadline) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  GenerateRequest request;
+  request.deadline = absl::Milliseconds(50);
+  absl::Status status;
+  std::thread reader([&] {
+    status = world.client().Generate(request, [](const GenerateEvent*) { return true; });
+  });
+  const auto stream = front.WaitForStream();
+  EXPECT_LE(front.request().deadline, absl::Milliseconds(50));
+  while (!stream->cancelled()) std::this_thread::yield();
+  reader.join();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+}
+
+TEST(GenerateCallTest, LeavesEventsInTheStreamWhenTheCallerDoesNotRead) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  std::atomic<bool> may_read{false};
+  std::atomic<int64_t> num_read{0};
+  std::thread reader([&] {
+    EXPECT_TRUE(world.client()
+                    .Generate(GenerateRequest(),
+                              [&](const GenerateEvent* event) {
+                                if (event == nullptr) return true;
+                                ++num_read;
+                                while (!may_read) std::this_thread::yield();
+                                return true;
+                              })
+                    .ok());
+  });
+  const auto stream = front.WaitForStream();
+  // What gRPC and the kernel buffer is bounded; behind them the stream fills up.
+  int64_t num_pushed = 0;
+  absl::Time full_since = absl::InfiniteFuture();
+  while (absl::Now() - full_since < absl::Milliseconds(300)) {
+    if (stream->HasRoom()) {
+      stream->Push(Token(num_pushed++, 4096));
+      full_since = absl::InfiniteFuture();
+    } else {
+      full_since = std::min(full_since, absl::Now());
+      std::this_thread::yield();
+    }
+    ASSERT_LT(num_pushed, 100'000);
+  }
+  EXPECT_EQ(num_read, 1);
+  may_read = true;
+  GenerateEvent last = Token(-1);
+  last.finished = true;
+  last.finish_reason = FinishReason::kLength;
+  stream->Push(last);
+  stream->End(absl::OkStatus());
+  reader.join();
+  EXPECT_EQ(num_read, num_pushed + 1);
+}
+
+TEST(GenerateCallTest, RefusesMoreCallsThanItTakes) {
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.max_generate_calls = 1;
+  RouterWorld world(front, options);
+  std::thread reader([&] {
+    (void)world.client().Generate(GenerateRequest(), [](const GenerateEvent*) { return true; });
+  });
+  const auto stream = front.WaitForStream();
+  const absl::Status status =
+      world.client().Generate(GenerateRequest(), [](const GenerateEvent*) { return true; });
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  stream->End(absl::OkStatus());
+  reader.join();
+}
+
+TEST(GenerateCallTest, EndsWithTheServer) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  absl::Status status;
+  std::thread reader([&] {
+    status = world.client().Generate(GenerateRequest(), [](const GenerateEvent*) { return true; });
+  });
+  const auto stream = front.WaitForStream();
+  world.server().Shutdown(absl::ZeroDuration());
+  reader.join();
+  EXPECT_FALSE(status.ok());
+  EXPECT_TRUE(stream->cancelled());
+}
+
+TEST(RouterRpcTest, RefusesCallsThatWouldWaitBehindTooManyOthers) {
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.blocking_threads = 1;
+  options.max_blocking_calls = 1;
+  RouterWorld world(front, options);
+  front.route_mutex.Lock();
+  std::vector<std::thread> callers;
+  std::atomic<int> refused{0};
+  std::atomic<int> answered{0};
+  const auto call = [&] {
+    const auto answer = world.client().Route(RouteRequest());
+    absl::IsResourceExhausted(answer.status()) ? ++refused : ++answered;
+  };
+  callers.emplace_back(call);
+  while (front.routes_begun == 0) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) callers.emplace_back(call);
+  while (refused < 3) std::this_thread::yield();  // one runs, one waits
+  front.route_mutex.Unlock();
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(refused, 3);
+  EXPECT_EQ(answered, 2);
+}
+
+TEST(RouterRpcTest, GivesBlockingCallsTheTimeThatTheCallerHas) {
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.max_blocking_time = absl::Seconds(7);
+  RouterWorld world(front, options);
+  ForwardRequest request;
+  request.hidden_size = 1;
+  const absl::Status status = world.client().Forward(request).status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  EXPECT_EQ(status.message(), "7s");
+}
+
+TEST(RouterRpcTest, TheLongestErrorReachesTheCallerWhole) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  const absl::Status status = world.client().Explain("anybody").status();
+  EXPECT_TRUE(IsNotHeld(status)) << status.code();
+  EXPECT_EQ(DetailOf(status).missing_experts.size(), 1024u);
+  EXPECT_EQ(HintOf(status), std::string(2048, 'h')) << "texts are cut, not lost";
+}
+
+TEST(RouterRpcTest, CountsCallsByMethodAndCodeAlsoThoseWhoseCallerHasGone) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { world.calls().WriteMetrics(writer); });
+  const auto count = [&](const std::string& method, const std::string& code) {
+    return ValueOf(registry.Scrape(),
+                   absl::StrCat("moebius_requests_total{service=\"router\",method=\"", method,
+                                "\",code=\"", code, "\"}"));
+  };
+  EXPECT_TRUE(world.client().GetModelInfo().ok());
+  EXPECT_TRUE(world.client().GetModelInfo().ok());
+  EXPECT_FALSE(world.client().Explain("nobody").ok());
+  EXPECT_FALSE(*world.client().IsServing());  // another service's
+  std::thread reader([&] {
+    EXPECT_TRUE(world.client()
+                    .Generate(GenerateRequest(),
+                              [](const GenerateEvent* event) { return event == nullptr; })
+                    .ok());
+  });
+  const auto stream = front.WaitForStream();
+  const auto in_flight = [&](const std::string& method) {
+    return ValueOf(
+        registry.Scrape(),
+        absl::StrCat("moebius_requests_in_flight{service=\"router\",method=\"", method, "\"}"));
+  };
+  EXPECT_EQ(in_flight("Generate"), 1);
+  stream->Push(Token(1));
+  reader.join();
+  for (const char* method : {"Generate", "GetModelInfo", "Explain"}) {
+    while (in_flight(method) > 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(count("Generate", "CANCELLED"), 1);
+  EXPECT_EQ(count("GetModelInfo", "OK"), 2);
+  EXPECT_EQ(count("Explain", "FAILED_PRECONDITION"), 1);
+  EXPECT_EQ(count("Explain", "OK"), 0);
+}
+
+}  // namespace
+}  // namespace moebius

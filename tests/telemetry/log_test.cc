@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/telemetry/log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "moebius/base/clock.h"
+
+namespace moebius {
+namespace {
+
+using ::testing::HasSubstr;
+
+// What a test waits for at most, for something that must come.
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+class LoggerTest : public testing::Test {
+ protected:
+  LoggerTest() {
+    EXPECT_EQ(pipe2(pipe_, O_CLOEXEC), 0);
+    EXPECT_EQ(fcntl(pipe_[0], F_SETFL, O_NONBLOCK), 0);
+    options_.name = "expert-2";
+    options_.fd = pipe_[1];
+    options_.wall_clock = [] { return absl::UnixEpoch(); };
+  }
+  ~LoggerTest() override {
+    CloseReader();
+    close(pipe_[1]);
+  }
+
+  void CloseReader() {
+    if (pipe_[0] >= 0) close(pipe_[0]);
+    pipe_[0] = -1;
+  }
+
+  // Until not even one more line goes in.
+  void FillPipe() {
+    ASSERT_EQ(fcntl(pipe_[1], F_SETFL, O_NONBLOCK), 0);
+    const std::string line(kMaxLogLineBytes, 'x');
+    while (write(pipe_[1], line.data(), line.size()) > 0) {
+    }
+    ASSERT_EQ(fcntl(pipe_[1], F_SETFL, 0), 0);
+  }
+
+  std::string ReadPipe() {
+    std::string text;
+    char buffer[65536];
+    for (ssize_t count = 1; count > 0;) {
+      count = read(pipe_[0], buffer, sizeof(buffer));
+      if (count > 0) text.append(buffer, static_cast<size_t>(count));
+    }
+    return text;
+  }
+
+  std::vector<std::string> ReadLines() {
+    return absl::StrSplit(ReadPipe(), '\n', absl::SkipEmpty());
+  }
+
+  int pipe_[2] = {-1, -1};
+  LogOptions options_;
+};
+
+TEST_F(LoggerTest, WritesWhatIsAtOrAboveItsLevel) {
+  Logger logger(options_);
+  logger.Debug("not this");
+  logger.Info("ready", {{"threads", 2}});
+  logger.Error("that failed", {{"status", absl::NotFoundError("no such expert")}});
+  EXPECT_TRUE(logger.Flush(kPatience));
+  const std::vector<std::string> lines = ReadLines();
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0], "1970-01-01T00:00:00.000Z info expert-2: ready threads=2");
+  EXPECT_THAT(lines[1],
+              HasSubstr("error expert-2: that failed status=\"NOT_FOUND: no such expert\""));
+  EXPECT_EQ(logger.figures().written, 2u);
+}
+
+TEST_F(LoggerTest, SuppressesRepeatsAndSaysHowMany) {
+  options_.max_repeats = 3;
+  options_.repeat_window = absl::Milliseconds(50);
+  Logger logger(options_);
+  const absl::Duration begin = Clock::Monotonic().Now();
+  uint64_t said = 0;
+  // At least once round the window, in which most of these are too many.
+  for (; Clock::Monotonic().Now() - begin < 2 * options_.repeat_window || said < 100; ++said) {
+    logger.Warning("garbage came in", {{"attempt", said}});
+  }
+  logger.Warning("something else");
+  EXPECT_TRUE(logger.Flush(kPatience));
+  const LogFigures figures = logger.figures();
+  EXPECT_EQ(figures.written + figures.suppressed + figures.lost, said + 1);
+  EXPECT_GT(figures.suppressed, 0u);
+  const std::string text = ReadPipe();
+  EXPECT_THAT(text, HasSubstr("something else"));
+  EXPECT_THAT(text, HasSubstr(" suppressed_repeats="));
+}
+
+TEST_F(LoggerTest, KeepsToTheLimitWithinOneWindow) {
+  Logger logger(options_);  // ten a minute
+  for (int index = 0; index < 1000; ++index) logger.Warning("garbage came in", {{"n", index}});
+  EXPECT_TRUE(logger.Flush(kPatience));
+  EXPECT_EQ(logger.figures().written, 10u);
+  EXPECT_EQ(logger.figures().suppressed, 990u);
+  EXPECT_EQ(ReadLines().size(), 10u);
+}
+
+TEST_F(LoggerTest, NeverWaitsForAFullPipe) {
+  options_.max_queued_lines = 16;
+  options_.max_repeats = 1'000'000;
+  FillPipe();
+  const absl::Duration begin = Clock::Monotonic().Now();
+  {
+    Logger logger(options_);
+    for (int index = 0; index < 2000; ++index) logger.Info("much to say");
+    // The writer holds one line at most, the queue sixteen.
+    EXPECT_GE(logger.figures().lost, 2000u - 17u);
+    EXPECT_EQ(logger.figures().written, 0u);
+    EXPECT_FALSE(logger.Flush(absl::Milliseconds(1)));
+  }
+  // The end waits for a second at most; on a loaded machine five.
+  EXPECT_LE(Clock::Monotonic().Now() - begin, absl::Seconds(5));
+}
+
+TEST_F(LoggerTest, OutlivesItsReader) {
+  Logger logger(options_);
+  CloseReader();
+  logger.Info("nobody hears this");
+  EXPECT_TRUE(logger.Flush(kPatience));
+  EXPECT_EQ(logger.figures().lost, 1u);
+}
+
+TEST_F(LoggerTest, WritesLinesOfManyThreadsWhole) {
+  options_.format = LogFormat::kJson;
+  options_.max_repeats = 1000;
+  {
+    Logger logger(options_);
+    std::vector<std::thread> threads;
+    for (int index = 0; index < 4; ++index) {
+      threads.emplace_back([&logger, index] {
+        for (int round = 0; round < 50; ++round) logger.Info("round", {{"thread", index}});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  const std::vector<std::string> lines = ReadLines();
+  EXPECT_EQ(lines.size(), 200u);
+  for (const std::string& line : lines) {
+    EXPECT_THAT(line, testing::MatchesRegex("\\{\"time\":.*,\"thread\":[0-3]\\}"));
+  }
+}
+
+TEST_F(LoggerTest, CountsItsLinesAsMetrics) {
+  Logger logger(options_);
+  logger.Info("one");
+  EXPECT_TRUE(logger.Flush(kPatience));
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { logger.WriteMetrics(writer); });
+  EXPECT_THAT(registry.Scrape(), HasSubstr("moebius_log_lines_total{outcome=\"written\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace moebius

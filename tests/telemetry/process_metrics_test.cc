@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/telemetry/process_metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "tests/support/metric_values.h"
+
+namespace moebius {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ProcessMetricsTest, TellsWhatTheKernelKnowsOfThisProcess) {
+  Registry registry;
+  const auto handle = registry.AddCollector(WriteProcessMetrics);
+  const std::string before = registry.Scrape();
+  EXPECT_GT(ValueOf(before, "process_resident_memory_bytes"), 1 << 20);
+  EXPECT_GT(ValueOf(before, "process_virtual_memory_bytes"),
+            ValueOf(before, "process_resident_memory_bytes"));
+  EXPECT_GE(ValueOf(before, "process_threads"), 1);
+  EXPECT_GE(ValueOf(before, "process_cpu_seconds_total"), 0);
+  EXPECT_NEAR(ValueOf(before, "process_start_time_seconds"),
+              static_cast<double>(absl::ToUnixSeconds(absl::Now())), 600);
+  std::vector<int> fds;
+  for (int index = 0; index < 5; ++index) fds.push_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(ValueOf(registry.Scrape(), "process_open_fds"),
+            ValueOf(before, "process_open_fds") + 5);
+  for (const int fd : fds) close(fd);
+}
+
+TEST(ProcessMetricsTest, TellsWhatTheProcessIs) {
+  Registry registry;
+  const auto handle = registry.AddCollector([](MetricWriter& writer) {
+    WriteProcessFacts({"expert", "0.1.0", "a41c7e02", "cpu", "bf16", "avx2"}, writer);
+  });
+  const std::string text = registry.Scrape();
+  EXPECT_THAT(text, HasSubstr("moebius_build_info{service=\"expert\",version=\"0.1.0\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("moebius_config_info{config_hash=\"a41c7e02\",numeric_class=\"cpu\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("moebius_kernel_info{dtype=\"bf16\",kernel=\"avx2\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What frames cost in system calls and fresh memory: counts, never times.
+#include <atomic>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gtest/gtest.h"
+
+#include "moebius/transport/shm/shm_provider.h"
+#include "tests/transport/link_user.h"
+
+namespace moebius {
+namespace {
+
+constexpr Lane kLane = Lane::kDecode;
+// Frames that a link may deliver before others have their turn.
+constexpr uint64_t kFramesPerTurn = 16;
+
+std::unique_ptr<ShmLinkProvider> MakeProvider() {
+  auto provider = ShmLinkProvider::Make({});
+  EXPECT_TRUE(provider.ok()) << provider.status();
+  return *std::move(provider);
+}
+
+// Calls of write() by this process, as the kernel counts them.
+uint64_t NumWriteCalls() {
+  std::ifstream file("/proc/self/io");
+  std::string word;
+  uint64_t count = 0;
+  while (file >> word) {
+    if (word == "syscw:") file >> count;
+  }
+  return count;
+}
+
+TEST(ShmWakeTest, FramesToAReaderThatIsAwakeCostNoSystemCall) {
+  auto reading = MakeProvider();
+  auto writing = MakeProvider();
+  Host host;
+  host.Pause();
+  auto listener = reading->Listen({"127.0.0.1", 0}, host);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  LinkUser guest(*writing->Dial((*listener)->address(), kLane));
+  guest.Write(NumberedFrame(0, 100));
+  // The first is being delivered: the reader sleeps no more.
+  ASSERT_TRUE(Until([&] { return reading->figures().frames_received == 1; }));
+  const uint64_t wakes = writing->figures().num_wakes;
+  const uint64_t calls = NumWriteCalls();
+  constexpr uint64_t kFrames = 200;
+  for (uint64_t i = 1; i <= kFrames; ++i) guest.Write(NumberedFrame(i, 100));
+  EXPECT_EQ(writing->figures().num_wakes, wakes);
+  EXPECT_EQ(NumWriteCalls(), calls);
+
+  // And what waits is taken without waiting in between, but for the others' turns.
+  const uint64_t waits = reading->figures().num_waits;
+  host.Resume();
+  ASSERT_TRUE(Until([&] { return host.TotalFrames() == kFrames + 1; }));
+  EXPECT_LE(reading->figures().num_waits, waits + kFrames / kFramesPerTurn + 2);
+  EXPECT_EQ(writing->figures().num_wakes, wakes);
+}
+
+// Answers each frame with itself.
+class Echo final : public LinkAcceptor, public LinkSink {
+ public:
+  void OnLink(std::unique_ptr<Link> link) override {
+    link_ = std::move(link);
+    link_->Start(*this);
+  }
+  void OnFrame(WireFrame frame) override { EXPECT_TRUE(link_->TryWrite(frame)); }
+  void OnWritable() override {}
+  void OnClosed(absl::Status) override {}
+
+ private:
+  std::unique_ptr<Link> link_;
+};
+
+TEST(ShmWakeTest, AQuestionAndItsAnswerCostARingAndAWaitAtEachEnd) {
+  auto answering = MakeProvider();
+  auto asking = MakeProvider();
+  Echo echo;
+  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  LinkUser user(*asking->Dial((*listener)->address(), kLane));
+  user.Write(NumberedFrame(0, 100));
+  ASSERT_TRUE(Until([&] { return user.num_frames() == 1; }));
+  const ShmFigures answering_before = answering->figures();
+  const ShmFigures asking_before = asking->figures();
+  constexpr uint64_t kRounds = 300;
+  for (uint64_t i = 1; i <= kRounds; ++i) {
+    user.Write(NumberedFrame(i, 100));
+    ASSERT_TRUE(Until([&] { return user.num_frames() == i + 1; }));
+  }
+  EXPECT_LE(asking->figures().num_wakes - asking_before.num_wakes, kRounds);
+  EXPECT_LE(answering->figures().num_wakes - answering_before.num_wakes, kRounds);
+  // One may not have begun when the count before was taken.
+  EXPECT_LE(asking->figures().num_waits - asking_before.num_waits, kRounds + 1);
+  EXPECT_LE(answering->figures().num_waits - answering_before.num_waits, kRounds + 1);
+}
+
+TEST(ShmWakeTest, AfterALargeFrameTheRingIsLookedAtABoundedNumberOfTimes) {
+  auto reading = MakeProvider();
+  auto writing = MakeProvider();
+  Host host;
+  auto listener = reading->Listen({"127.0.0.1", 0}, host);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  LinkUser guest(*writing->Dial((*listener)->address(), kLane));
+  uint64_t number = 0;
+  for (const uint64_t size : {100, 8 << 10, 64 << 10, 1 << 20}) {
+    guest.Write(NumberedFrame(number++, 100));
+    // Asleep when the next one rings.
+    ASSERT_TRUE(Until([&] { return host.TotalFrames() == number; }));
+    uint64_t wakes = 0;
+    uint64_t waits = 0;
+    ASSERT_TRUE(Until([&] {
+      wakes = writing->figures().num_wakes;
+      waits = reading->figures().num_waits;
+      guest.Write(NumberedFrame(number++, size));
+      EXPECT_TRUE(Until([&] { return host.TotalFrames() == number; }));
+      return writing->figures().num_wakes == wakes + 1;
+    }));
+    // It goes back to sleep: another one must ring again.
+    const uint64_t rung = writing->figures().num_wakes;
+    ASSERT_TRUE(Until([&] {
+      guest.Write(NumberedFrame(number++, 100));
+      EXPECT_TRUE(Until([&] { return host.TotalFrames() == number; }));
+      return writing->figures().num_wakes > rung;
+    }));
+    const uint64_t num_looks = size < (256 << 10) ? size / (8 << 10) : 0;
+    const uint64_t num_rings = writing->figures().num_wakes - wakes;
+    EXPECT_LE(reading->figures().num_waits - waits, num_looks + num_rings + 1) << size;
+  }
+}
+
+// Uses up each frame at once.
+class Taker final : public LinkAcceptor, public LinkSink {
+ public:
+  void OnLink(std::unique_ptr<Link> link) override {
+    link_ = std::move(link);
+    link_->Start(*this);
+  }
+  void OnFrame(WireFrame frame) override {
+    const uint64_t number = num_taken_.load();
+    EXPECT_EQ(Difference(frame, number, 64 << 10), "");
+    num_taken_.store(number + 1);
+  }
+  void OnWritable() override {}
+  void OnClosed(absl::Status) override {}
+  uint64_t num_taken() const { return num_taken_.load(); }
+
+ private:
+  std::atomic<uint64_t> num_taken_{0};
+  std::unique_ptr<Link> link_;
+};
+
+TEST(ShmWakeTest, FramesThatAreUsedUpNeedNoNewMemory) {
+  auto reading = MakeProvider();
+  auto writing = MakeProvider();
+  Taker taker;
+  auto listener = reading->Listen({"127.0.0.1", 0}, taker);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  {
+    LinkUser user(*writing->Dial((*listener)->address(), kLane));
+    constexpr uint64_t kFrames = 200;
+    for (uint64_t i = 0; i < kFrames; ++i) user.Write(NumberedFrame(i, 64 << 10));
+    ASSERT_TRUE(Until([&] { return taker.num_taken() == kFrames; }));
+    // Counted when it is made, kept a moment after it was used up.
+    ASSERT_TRUE(Until([&] { return reading->figures().buffers.idle_bytes > 0; }));
+    const BufferPoolFigures buffers = reading->figures().buffers;
+    EXPECT_EQ(buffers.num_fresh, 1u);
+    EXPECT_EQ(buffers.num_reused, kFrames - 1);
+  }
+  // Nothing is kept for links that there are not.
+  EXPECT_TRUE(Until([&] {
+    const ShmFigures figures = reading->figures();
+    return figures.num_links == 0 && figures.buffers.idle_bytes == 0;
+  }));
+}
+
+}  // namespace
+}  // namespace moebius
