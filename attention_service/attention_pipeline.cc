@@ -184,22 +184,28 @@ absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::MakeMock(
 absl::StatusOr<std::unique_ptr<AttentionPipeline::Impl>> AttentionPipeline::MakeImpl(
     const AttentionFacts& facts, const Kernels& kernels, Executor& executor,
     int64_t kv_budget_bytes, const Sharding& sharding) {
-  MOEBIUS_RETURN_IF_ERROR(ValidateAttentionFacts(facts));
   const Shard shard = sharding.shard;
   if (shard.num_ranks < 1 || shard.rank < 0 || shard.rank >= shard.num_ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat("there is no attention rank ", shard.rank, " of ", shard.num_ranks));
   }
+  MOEBIUS_RETURN_IF_ERROR(CheckKvBudget(facts, kernels, kv_budget_bytes));
   const KvLayout layout(facts, kernels.pair_order);
   const int64_t block_bytes = KvCache::BlockBytes(layout, facts.num_layers);
-  if (kv_budget_bytes < block_bytes) {
-    return WithHint(absl::ResourceExhaustedError(absl::StrCat(
-                        "a KV budget of ", kv_budget_bytes, " bytes holds no block: ",
-                        facts.key_block, " positions of this model take ", block_bytes, " bytes")),
-                    absl::StrCat("give --kv-budget ", block_bytes, " or more"));
-  }
   return std::make_unique<Impl>(facts, layout, kv_budget_bytes / block_bytes, kernels, executor,
                                 sharding);
+}
+
+absl::Status AttentionPipeline::CheckKvBudget(const AttentionFacts& facts, const Kernels& kernels,
+                                              int64_t kv_budget_bytes) {
+  MOEBIUS_RETURN_IF_ERROR(ValidateAttentionFacts(facts));
+  const int64_t block_bytes =
+      KvCache::BlockBytes(KvLayout(facts, kernels.pair_order), facts.num_layers);
+  if (kv_budget_bytes >= block_bytes) return absl::OkStatus();
+  return WithHint(absl::ResourceExhaustedError(absl::StrCat(
+                      "a KV budget of ", kv_budget_bytes, " bytes holds no block: ",
+                      facts.key_block, " positions of this model take ", block_bytes, " bytes")),
+                  absl::StrCat("give --kv-budget ", block_bytes, " or more"));
 }
 
 absl::Status AttentionPipeline::BeginStep(const StepPlan& plan) {

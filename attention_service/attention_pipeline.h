@@ -84,6 +84,9 @@ class AttentionPipeline {
   static absl::StatusOr<std::unique_ptr<AttentionPipeline>> MakeMock(
       const AttentionFacts& facts, absl::Duration delay, const Kernels& kernels, Executor& executor,
       int64_t kv_budget_bytes, const Shard& shard);
+  /// What Load would say of the budget and the shape, before any weight is read.
+  static absl::Status CheckKvBudget(const AttentionFacts& facts, const Kernels& kernels,
+                                    int64_t kv_budget_bytes);
   ~AttentionPipeline();
   AttentionPipeline(const AttentionPipeline&) = delete;
   AttentionPipeline& operator=(const AttentionPipeline&) = delete;

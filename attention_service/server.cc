@@ -6,10 +6,12 @@
 #include "absl/strings/str_cat.h"
 
 #include "attention_service/attention_participant.h"
+#include "attention_service/attention_pipeline.h"
 #include "attention_service/attention_weights.h"
 #include "attention_service/exchange_shape.h"
 #include "attention_service/metrics.h"
 #include "attention_service/rpc/attention_rpc.h"
+#include "moebius/base/error.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
@@ -27,12 +29,12 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
         notices_(notices),
         checkpoint_(std::move(checkpoint)),
         executor_(options.config.num_threads),
+        kv_budget_bytes_(options.kv_budget_bytes > 0 ? options.kv_budget_bytes
+                                                     : DefaultKvBudgetBytes(ReadHostMemory())),
         participant_({.checkpoint = checkpoint_.get(),
                       .kernels = options.config.kernels,
                       .executor = &executor_,
-                      .kv_budget_bytes = options.kv_budget_bytes > 0
-                                             ? options.kv_budget_bytes
-                                             : DefaultKvBudgetBytes(ReadHostMemory()),
+                      .kv_budget_bytes = kv_budget_bytes_,
                       .mock_delay = options.mock_delay}),
         rpc_(*this),
         process_(OptionsOfProcess(), notices, participant_) {}
@@ -43,6 +45,14 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
   }
 
   absl::Status Start() {
+    // What no slot can mend: better said at once than after each one.
+    const absl::Status room = AttentionPipeline::CheckKvBudget(
+        AttentionFactsOf(*checkpoint_), *options_.config.kernels, kv_budget_bytes_);
+    if (!room.ok()) {
+      return WithHint(room, absl::StrCat(HintOf(room),
+                                         " for this rank; moebius serve divides its --kv-budget "
+                                         "among the ranks"));
+    }
     if (options_.mock_delay.has_value()) {
       notices_.Log(absl::StrCat("MOCK: no weights are loaded; every layer is answered with zeros ",
                                 "after ", absl::FormatDuration(*options_.mock_delay)));
@@ -93,6 +103,7 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
   ProcessNotices& notices_;
   const std::unique_ptr<const Checkpoint> checkpoint_;
   Executor executor_;
+  const int64_t kv_budget_bytes_;
   AttentionParticipant participant_;
   AttentionRpc rpc_;
   ParticipantProcess process_;

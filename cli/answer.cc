@@ -97,11 +97,11 @@ std::string FormatAnswerJson(const Answer& answer, const AnswerOrigin& origin) {
   return json.ToCanonicalText();
 }
 
-std::string FormatAttentionMethods(const StepFigures& figures) {
-  std::string names;
+std::vector<absl::string_view> AttentionMethodNames(const StepFigures& figures) {
+  std::vector<absl::string_view> names;
   for (const AttentionMethod method : kAttentionMethods) {
     if ((figures.attention_methods >> static_cast<int>(method) & 1) == 0) continue;
-    absl::StrAppend(&names, names.empty() ? "" : ", ", AttentionMethodName(method));
+    names.push_back(AttentionMethodName(method));
   }
   return names;
 }
@@ -123,8 +123,8 @@ std::string FormatClosingLine(const Answer& answer, const AnswerOrigin& origin) 
         FormatRate(static_cast<double>(last.completion_tokens - 1) / timing.decode_seconds),
         " tok/s");
   }
-  if (const std::string methods = FormatAttentionMethods(timing.figures); !methods.empty()) {
-    absl::StrAppend(&line, "   attention ", methods);
+  if (const auto methods = AttentionMethodNames(timing.figures); !methods.empty()) {
+    absl::StrAppend(&line, "   attention ", absl::StrJoin(methods, ", "));
   }
   absl::StrAppend(&line, "   ", origin.tier, ", ", origin.num_threads,
                   origin.num_threads == 1 ? " thread" : " threads", ", seed ", last.sampling.seed);

@@ -42,8 +42,8 @@ std::string FormatAnswerJson(const Answer& answer, const AnswerOrigin& origin);
 /// "26 + 64 tokens   prefill 5,210 tok/s   decode 412 tok/s   avx2, 2 threads, seed 7".
 std::string FormatClosingLine(const Answer& answer, const AnswerOrigin& origin);
 
-/// "ring-pass-kv": how attention ranks shared the prompt. Empty with one rank.
-std::string FormatAttentionMethods(const StepFigures& figures);
+/// "ring-pass-kv" and others: how attention ranks shared the prompt. Empty with one rank.
+std::vector<absl::string_view> AttentionMethodNames(const StepFigures& figures);
 
 /// "tokens a41c7e02  logits 9be1f07d55c2a316   exact: yes   stop: eos 257".
 std::string FormatHashLine(const Answer& answer);

@@ -58,7 +58,11 @@ Json TimingJson(const GenerateTiming& timing) {
   json.Set("expert_traffic", TrafficJson(figures.expert_traffic));
   json.Set("naive_messages", Json::Integer(figures.naive_messages));
   json.Set("naive_bytes", Json::Integer(figures.naive_bytes));
-  json.Set("attention_methods", Json::String(FormatAttentionMethods(figures)));
+  std::vector<Json> methods;
+  for (const absl::string_view name : AttentionMethodNames(figures)) {
+    methods.push_back(Json::String(name));
+  }
+  json.Set("attention_methods", Json::Array(std::move(methods)));
   return json;
 }
 

@@ -11,6 +11,7 @@
 #include "moebius/base/random.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/math.h"
+#include "moebius/model/json.h"
 
 namespace moebius {
 namespace {
@@ -24,8 +25,10 @@ constexpr double kMaxLogitBias = 100;
 
 absl::Status CheckRange(const char* field, double value, double min, double max) {
   if (value >= min && value <= max) return absl::OkStatus();  // false for NaN
-  return absl::InvalidArgumentError(
-      absl::StrFormat("%s is %g; it must be in [%g, %g]", field, value, min, max));
+  // In full: rounded, a value just outside looks as if it were inside.
+  return absl::InvalidArgumentError(absl::StrFormat("%s is %s; it must be in [%s, %s]", field,
+                                                    FormatNumber(value), FormatNumber(min),
+                                                    FormatNumber(max)));
 }
 
 absl::Status CheckNotNegative(const char* field, int64_t value) {
@@ -69,12 +72,8 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int64_t vocab_
   MOEBIUS_RETURN_IF_ERROR(CheckNotNegative("top_k", params.top_k));
   MOEBIUS_RETURN_IF_ERROR(CheckRange("top_p", params.top_p, 0, 1));
   MOEBIUS_RETURN_IF_ERROR(CheckRange("min_p", params.min_p, 0, 1));
-  if (!(params.repetition_penalty >= 1 / kMaxRepetitionPenalty &&
-        params.repetition_penalty <= kMaxRepetitionPenalty)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "repetition_penalty is %g; it must be in [%g, %g]", params.repetition_penalty,
-        1 / kMaxRepetitionPenalty, kMaxRepetitionPenalty));
-  }
+  MOEBIUS_RETURN_IF_ERROR(CheckRange("repetition_penalty", params.repetition_penalty,
+                                     1 / kMaxRepetitionPenalty, kMaxRepetitionPenalty));
   MOEBIUS_RETURN_IF_ERROR(
       CheckRange("presence_penalty", params.presence_penalty, -kMaxPenalty, kMaxPenalty));
   MOEBIUS_RETURN_IF_ERROR(

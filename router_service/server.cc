@@ -185,7 +185,6 @@ class RouterServer final : public ServiceServer {
 
   // The public port and, where it is wanted, the operators'.
   absl::Status ServeRpcs() {
-    rpc_ = std::make_unique<RouterRpc>(*door_, RouterRpcOptions());
     health_rpc_ = std::make_unique<HealthRpc>(SourceOf(health_));
     RpcServerOptions server;
     MOEBIUS_ASSIGN_OR_RETURN(server.listen, ParseAddress(options_.router.grpc_listen));
@@ -193,6 +192,9 @@ class RouterServer final : public ServiceServer {
     server.reflection = options_.router.reflection;
     server.max_message_bytes =
         MaxRouterRequestBytes(door_->model_info(), options_.router.row_budget);
+    RouterRpcOptions rpc;
+    rpc.server = server;
+    rpc_ = std::make_unique<RouterRpc>(*door_, rpc);
     MOEBIUS_ASSIGN_OR_RETURN(public_server_,
                              StartRpcPort(options_.config, server, *health_rpc_, {rpc_.get()}));
     endpoints_.grpc = FormatAddress(public_server_->address());

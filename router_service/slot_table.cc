@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/check.h"
+#include "moebius/base/error.h"
 
 namespace moebius {
 namespace {
@@ -156,6 +157,9 @@ std::vector<std::string> SlotTable::Missing() const {
         break;
       case SlotState::kFailed:
         why = std::string(look.status.message());
+        if (const std::string hint = HintOf(look.status); !hint.empty()) {
+          absl::StrAppend(&why, " (", hint, ")");
+        }
         break;
     }
     missing.push_back(absl::StrCat(who, ": ", why));

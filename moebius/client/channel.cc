@@ -90,12 +90,20 @@ absl::Status Unreachable(absl::string_view whom, absl::string_view reason) {
       "that it knows: --tls-ca, --tls-cert and --tls-key");
 }
 
-absl::Status CallStatus(absl::string_view whom, const grpc::Status& status) {
+absl::Status CallStatus(absl::string_view whom, const grpc::Status& status, CallProgress progress) {
   // Without details it is gRPC that failed, not the service.
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty()) {
-    return Unreachable(whom, status.error_message());
+  if (!status.error_details().empty()) return FromGrpcStatus(status);
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+    return WithHint(
+        absl::DeadlineExceededError(absl::StrCat("no word from ", whom, " before the deadline")),
+        "allow more time, or look whether the process hangs: its log, moebius status");
   }
-  return FromGrpcStatus(status);
+  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return FromGrpcStatus(status);
+  if (progress == CallProgress::kNothingHeard) return Unreachable(whom, status.error_message());
+  return WithHint(absl::UnavailableError(absl::StrCat(
+                      "lost ", whom, " in the middle of an answer: ", status.error_message())),
+                  "what came is right and incomplete; ask again once the process is back: the same "
+                  "seed gives the same answer");
 }
 
 }  // namespace moebius

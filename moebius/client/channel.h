@@ -26,7 +26,13 @@ void SetDeadline(grpc::ClientContext* context, absl::Duration timeout);
 /// UNAVAILABLE with a hint; `whom` is "a router at HOST:PORT".
 absl::Status Unreachable(absl::string_view whom, absl::string_view reason);
 
-/// What a call ended with: the service's own failure with its detail, or that it was never reached.
-absl::Status CallStatus(absl::string_view whom, const grpc::Status& status);
+/// Whether the service had said anything before its call ended.
+enum class CallProgress { kNothingHeard, kAnswerBegun };
+
+/// What a call ended with: the service's own failure with its detail; or, where gRPC alone speaks,
+/// that it was not reached, was lost in the middle of its answer (UNAVAILABLE) or did not answer in
+/// time (DEADLINE_EXCEEDED), with a hint.
+absl::Status CallStatus(absl::string_view whom, const grpc::Status& status,
+                        CallProgress progress = CallProgress::kNothingHeard);
 
 }  // namespace moebius

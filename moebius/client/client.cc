@@ -20,6 +20,9 @@ namespace {
 
 namespace pb = ::moebius::api::router::v1;
 
+// A router ends a request at its deadline and says how far it came: the call waits for its word.
+constexpr absl::Duration kDeadlineGrace = absl::Seconds(1);
+
 }  // namespace
 
 class Client::Impl {
@@ -44,9 +47,10 @@ class Client::Impl {
     pb::GenerateRequest message;
     ToProto(request, &message);
     grpc::ClientContext context;
-    if (request.deadline.has_value()) SetDeadline(&context, *request.deadline);
+    if (request.deadline.has_value()) SetDeadline(&context, *request.deadline + kDeadlineGrace);
     GenerateReader reader(*router_, context, message);
     bool goes_on = true;
+    CallProgress progress = CallProgress::kNothingHeard;
     absl::Status broken;
     pb::GenerateResponse chunk;
     while (true) {
@@ -55,6 +59,7 @@ class Client::Impl {
       if (news == GenerateReader::News::kNothingYet) {
         goes_on = goes_on && on_event(nullptr);
       } else if (goes_on) {
+        progress = CallProgress::kAnswerBegun;
         const absl::StatusOr<GenerateEvent> event = FromProto(chunk);
         if (!event.ok()) broken = event.status();
         goes_on = event.ok() && on_event(&*event);
@@ -62,7 +67,7 @@ class Client::Impl {
       if (!goes_on) context.TryCancel();
     }
     if (!broken.ok()) return broken;
-    return goes_on ? CallStatus(whom_, reader.status()) : absl::OkStatus();
+    return goes_on ? CallStatus(whom_, reader.status(), progress) : absl::OkStatus();
   }
 
   /// One unary call of a stub.

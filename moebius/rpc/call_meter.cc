@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 
 #include "moebius/base/clock.h"
+#include "moebius/wire/grpc/grpc_status.h"
 
 namespace moebius {
 namespace {
@@ -21,6 +22,12 @@ std::vector<std::string> MethodNames(const google::protobuf::ServiceDescriptor& 
     names.push_back(service.method(index)->name());
   }
   return names;
+}
+
+// A known method whose request gRPC could not parse is answered by gRPC, as if there were no such
+// method.
+bool IsUnreadRequest(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNIMPLEMENTED && status.error_message().empty();
 }
 
 /// One call, from its first sign to the end of its context.
@@ -35,7 +42,12 @@ class CountedCall final : public grpc::experimental::Interceptor {
   void Intercept(grpc::experimental::InterceptorBatchMethods* batch) override {
     using Point = grpc::experimental::InterceptionHookPoints;
     if (batch->QueryInterceptionHookPoint(Point::PRE_SEND_STATUS)) {
-      code_ = static_cast<absl::StatusCode>(batch->GetSendStatus().error_code());
+      grpc::Status status = batch->GetSendStatus();
+      if (IsUnreadRequest(status)) {
+        status = ToGrpcStatus(absl::InvalidArgumentError("the request is no message of its type"));
+        batch->ModifySendStatus(status);
+      }
+      code_ = static_cast<absl::StatusCode>(status.error_code());
     }
     batch->Proceed();
   }

@@ -18,7 +18,9 @@ namespace moebius {
 
 /// Counts the calls of one gRPC service, on however many ports: those under way, and those that
 /// ended by method and code. A call that ended without a status of ours, because its caller or its
-/// connection had gone, counts as CANCELLED. Thread-safe; outlives the servers that it is given to.
+/// connection had gone, counts as CANCELLED. A request that is no message of its method's type ends
+/// as INVALID_ARGUMENT, where gRPC would say UNIMPLEMENTED. Thread-safe; outlives the servers that
+/// it is given to.
 class CallMeter {
  public:
   /// `label` names the service in metrics: "router".

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "moebius/base/status.h"
 #include "moebius/service/exit_status.h"
 #include "moebius/telemetry/log.h"
+#include "moebius/transport/grpc/grpc_log.h"
 
 #ifndef MOEBIUS_VERSION
 #error "the build defines MOEBIUS_VERSION for this file"
@@ -29,10 +31,13 @@ constexpr absl::Duration kMaxLogWait = absl::Seconds(1);
 class Notices final : public ProcessNotices {
  public:
   Notices(const std::string& name, LogFormat format, StopSignal& stop)
-      : logger_(OptionsOf(name, format)), stop_(stop) {}
+      : logger_(std::make_shared<Logger>(OptionsOf(name, format))), stop_(stop) {
+    InstallGrpcLog([logger = logger_](const std::string& line) { logger->Error(line); });
+  }
+  ~Notices() override { InstallGrpcLog(nullptr); }
 
-  void Log(absl::string_view sentence) override { logger_.Info(sentence); }
-  Logger* logger() override { return &logger_; }
+  void Log(absl::string_view sentence) override { logger_->Info(sentence); }
+  Logger* logger() override { return logger_.get(); }
   void Announce(absl::string_view line) override { PrintLine(line); }
   void Fail(const absl::Status& status) override { stop_.Fail(status); }
 
@@ -44,7 +49,7 @@ class Notices final : public ProcessNotices {
     return options;
   }
 
-  Logger logger_;
+  const std::shared_ptr<Logger> logger_;  // gRPC's threads may hold it a little longer
   StopSignal& stop_;
 };
 

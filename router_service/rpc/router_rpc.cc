@@ -75,6 +75,15 @@ grpc::ServerUnaryReactor* RouterRpc::GetServerInfo(grpc::CallbackServerContext* 
                          "Forward and Route calls that wait"});
   info.limits.push_back({"max_blocking_seconds", absl::ToInt64Seconds(options_.max_blocking_time),
                          "DEADLINE_EXCEEDED", "seconds of a Forward or Route"});
+  info.limits.push_back({"max_request_bytes",
+                         static_cast<int64_t>(options_.server.max_message_bytes),
+                         "RESOURCE_EXHAUSTED", "bytes of one request message"});
+  info.limits.push_back({"max_metadata_bytes", kMaxRpcMetadataBytes, "RESOURCE_EXHAUSTED",
+                         "bytes of a call's metadata"});
+  info.limits.push_back({"max_connections", options_.server.max_connections, "",
+                         "connections of the port; others are closed"});
+  info.limits.push_back({"max_connections_per_address", options_.server.max_connections_per_address,
+                         "", "of these, from one address"});
   ToProto(info, response);
   return AnswerNow(context, absl::OkStatus());
 }

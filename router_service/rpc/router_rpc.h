@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "moebius/rpc/health_rpc.h"
+#include "moebius/rpc/rpc_server.h"
 #include "moebius/rpc/worker_pool.h"
 #include "proto/moebius/api/router/v1/router.grpc.pb.h"
 #include "router_service/front.h"
@@ -19,6 +20,7 @@ struct RouterRpcOptions {
   int blocking_threads = 4;           // each waits for one Forward or Route
   int64_t max_blocking_calls = 64;    // that wait for such a thread
   absl::Duration max_blocking_time = absl::Seconds(30);
+  RpcServerOptions server;  // of the port, for what GetServerInfo tells of its bounds
 };
 
 /// The service Router over a front. Thread-safe; outlives the server that it is registered with.

@@ -210,6 +210,32 @@ class ServeTest(unittest.TestCase):
         self.assertEqual((ended["event"], ended["name"], ended["exit_code"]),
                          ("ended", "router", 0))
 
+    def test_a_router_that_is_lost_in_an_answer_is_told_so(self):
+        served = self.serve("--experts", "1")
+        ready = served.event()
+        router = next(p for p in ready["processes"] if p["name"] == "router")
+        ask = [programs.MOEBIUS, "generate", "--router", ready["router"], "--prompt-ids", "256,65",
+               "--ignore-eos", "--max-tokens", "4000"]
+        with subprocess.Popen(ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as begun:
+            begun.stdout.read(1)
+            os.kill(router["pid"], signal.SIGKILL)
+            _, errors = begun.communicate(timeout=60)
+        self.assertEqual(begun.returncode, 1, errors)
+        self.assertIn("in the middle of an answer", errors.decode())
+        self.assertEqual(served.event()["name"], "router")
+        self.assertEqual(served.process.wait(END_SECONDS), 1, served.stderr())
+        self.assertIn("nothing can be served without it", served.stderr())
+
+    def test_a_rank_that_can_never_hold_kv_ends_it_with_the_reason(self):
+        done = programs.run(programs.MOEBIUS, "serve", "--model", programs.DEMO, "--json",
+                            "--kv-budget", "1")
+        self.assertEqual(done.code, 3, str(done))
+        ended = json.loads(done.out.splitlines()[0])
+        self.assertEqual((ended["event"], ended["name"], ended["exit_code"]),
+                         ("ended", "attention-0", 3))
+        self.assertIn("a KV budget of 1 bytes holds no block", ended["message"])
+        self.assertIn("moebius serve divides", ended["message"])
+
     def test_a_request_asked_twice_runs_once_and_outlives_its_first_caller(self):
         served = self.serve("--experts", "2")
         ready = served.event()

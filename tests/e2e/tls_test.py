@@ -29,7 +29,7 @@ class TlsTest(unittest.TestCase):
         cls.addClassCleanup(cls.folder.cleanup)
         cls.certs = make_certificates(os.path.join(cls.folder.name, "certs"))
         cls.strangers = make_certificates(os.path.join(cls.folder.name, "strangers"))
-        cls.router = cls.start("router", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0",
+        cls.router = cls.start("router", "--log-format=json", "--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0",
                                "--http-listen=", "--grpc-listen=127.0.0.1:0", "--experts=2",
                                *cls.flags_of("router"))
         join = f"--join={cls.router.ports['data']}"
@@ -79,6 +79,10 @@ class TlsTest(unittest.TestCase):
             self.assertIn("cannot reach a router", done.err)
             self.assertIn("--tls-cert", done.err)
         self.assert_serves()
+        # What gRPC says of it is a line of the log like any other.
+        lines = self.router.stderr().splitlines()
+        self.assertTrue(all(line.startswith("{") for line in lines), lines)
+        self.assertTrue(any("grpc: " in json.loads(line)["message"] for line in lines), lines)
 
     def test_a_caller_of_another_authority_is_refused(self):
         # Who trusts the router, and shows a certificate that it cannot know.

@@ -209,6 +209,8 @@ TEST(SamplingParamsTest, RefusalsNameTheField) {
   EXPECT_THAT(message({.top_k = -1}), HasSubstr("top_k is -1"));
   EXPECT_THAT(message({.top_p = 1.1}), HasSubstr("top_p is 1.1"));
   EXPECT_THAT(message({.top_p = kNan}), HasSubstr("top_p is nan"));
+  EXPECT_THAT(message({.top_p = 1.0000001}), HasSubstr("top_p is 1.0000001; it must be in [0, 1]"));
+  EXPECT_THAT(message({.repetition_penalty = 0}), HasSubstr("in [0.01, 100]"));
   EXPECT_THAT(message({.min_p = -1}), HasSubstr("min_p is -1"));
   EXPECT_THAT(message({.repetition_penalty = 0}), HasSubstr("repetition_penalty is 0"));
   EXPECT_THAT(message({.presence_penalty = 2.5}), HasSubstr("presence_penalty is 2.5"));

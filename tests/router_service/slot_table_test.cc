@@ -7,6 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/error.h"
+
 namespace moebius {
 namespace {
 
@@ -88,14 +90,15 @@ TEST(SlotTableTest, SaysWhatIsMissingInWords) {
   half.total_bytes = 8388608;
   table.SetReport(0, PeerId(1), half);
   MakeUsable(table, PeerId(2));
-  table.SetState(2, PeerId(3), SlotState::kFailed, absl::ResourceExhaustedError("no memory"));
+  table.SetState(2, PeerId(3), SlotState::kFailed,
+                 WithHint(absl::ResourceExhaustedError("no memory"), "give more"));
   table.Join(PeerId(4), "d", Wanting(-1));
   table.Leave(PeerId(4));
   EXPECT_THAT(
       table.Missing(),
       ElementsAre("expert slot 0 of 5 (a): loading 3,145,728 of 8,388,608 bytes",
-                  "expert slot 2 of 5 (c): no memory", "expert slot 3 of 5 (d): it has gone",
-                  "expert slot 4 of 5: nobody has joined"));
+                  "expert slot 2 of 5 (c): no memory (give more)",
+                  "expert slot 3 of 5 (d): it has gone", "expert slot 4 of 5: nobody has joined"));
 }
 
 }  // namespace

@@ -2,6 +2,10 @@
 // The whole way from a client to the demo model and back, in one process over a real port.
 #include "router_service/rpc/router_rpc.h"
 
+#include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/security/credentials.h>
+
 #include <numeric>
 #include <set>
 #include <thread>
@@ -11,14 +15,17 @@
 #include "gtest/gtest.h"
 
 #include "moebius/base/error.h"
+#include "moebius/client/channel.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/wire/error_detail.h"
+#include "moebius/wire/grpc/grpc_status.h"
 #include "tests/node/expected_cases.h"
 #include "tests/rpc/router_world.h"
 
 namespace moebius {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::Field;
@@ -153,7 +160,10 @@ TEST_F(EmbeddedRouterTest, EndsARequestAtItsDeadline) {
   request.request_id = "late";
   request.ignore_eos = true;
   request.deadline = absl::Milliseconds(30);
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Generate(request).status));
+  const absl::Status status = Generate(request).status;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(status));
+  // The router's own words, not those of a call that was given up.
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the deadline passed after"));
   while (node_->usage().running_sessions > 0) std::this_thread::yield();
 }
 
@@ -171,6 +181,10 @@ TEST_F(EmbeddedRouterTest, SaysWhatItServes) {
   EXPECT_FALSE(server.version.empty());
   EXPECT_THAT(server.limits, Contains(Field(&Limit::name, "max_forward_rows")));
   EXPECT_THAT(server.limits, Contains(Field(&Limit::name, "max_generate_calls")));
+  EXPECT_THAT(server.limits, Contains(AllOf(Field(&Limit::name, "max_request_bytes"),
+                                            Field(&Limit::value, int64_t{4} << 20))));
+  EXPECT_THAT(server.limits, Contains(AllOf(Field(&Limit::name, "max_metadata_bytes"),
+                                            Field(&Limit::value, kMaxRpcMetadataBytes))));
   EXPECT_THAT(server.services, Each(Field(&ServiceState::state, "usable")));
 }
 
@@ -321,6 +335,55 @@ TEST_F(EmbeddedRouterTest, RefusesMessagesAboveTheLimit) {
   const absl::Status status = small.client().Forward(RowsOf(node_->config(), 100)).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
   EXPECT_TRUE(small.client().GetModelInfo().ok());
+}
+
+// A call of raw bytes, on any method.
+grpc::Status SendBytes(const std::string& target, const std::string& method,
+                       const std::string& bytes) {
+  grpc::GenericStub stub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+TEST_F(EmbeddedRouterTest, RefusesBytesThatAreNoMessage) {
+  // Field 2 with a length that is longer than what follows.
+  for (const char* method : {"Generate", "Forward", "GetModelInfo"}) {
+    const grpc::Status status = SendBytes(
+        world_.target(), absl::StrCat("/moebius.api.router.v1.Router/", method), "\x12\x7f!");
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+    EXPECT_THAT(status.error_message(), HasSubstr("no message of its type")) << method;
+    EXPECT_FALSE(status.error_details().empty()) << method;
+  }
+  EXPECT_EQ(SendBytes(world_.target(), "/moebius.api.router.v1.Router/Nothing", "").error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+}
+
+TEST(ClientTest, TellsWhatGrpcAloneSaysApart) {
+  using grpc::StatusCode;
+  const grpc::Status closed(StatusCode::UNAVAILABLE, "Socket closed");
+  const absl::Status never = CallStatus("a router at H:1", closed);
+  EXPECT_EQ(never.message(), "cannot reach a router at H:1: Socket closed");
+  const absl::Status lost = CallStatus("a router at H:1", closed, CallProgress::kAnswerBegun);
+  EXPECT_EQ(lost.message(), "lost a router at H:1 in the middle of an answer: Socket closed");
+  EXPECT_THAT(HintOf(lost), HasSubstr("same seed"));
+  const absl::Status late =
+      CallStatus("a router at H:1", {StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"});
+  EXPECT_EQ(late.message(), "no word from a router at H:1 before the deadline");
+  const absl::Status own = absl::UnavailableError("it drains");
+  EXPECT_EQ(CallStatus("a router at H:1", ToGrpcStatus(own), CallProgress::kAnswerBegun).message(),
+            "it drains");
 }
 
 TEST(ClientTest, SaysWhomItCannotReach) {

@@ -6,10 +6,19 @@
 #include "moebius/base/check.h"
 
 namespace moebius {
+namespace {
+
+RouterRpcOptions WithLimit(RouterRpcOptions options, uint64_t max_message_bytes) {
+  options.server.max_message_bytes = max_message_bytes;
+  return options;
+}
+
+}  // namespace
 
 RouterWorld::RouterWorld(RouterFront& front, const RouterRpcOptions& options,
                          uint64_t max_message_bytes)
-    : rpc_(front, options), health_([&front](const std::string& name) {
+    : rpc_(front, WithLimit(options, max_message_bytes)),
+      health_([&front](const std::string& name) {
         return name.empty() ? std::optional<bool>(front.readiness().ready) : std::nullopt;
       }) {
   RpcServerOptions server;

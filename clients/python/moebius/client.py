@@ -22,6 +22,7 @@ from moebius.requests import GenerateRequest
 from moebius.stream import GenerateStream
 
 _MAX_MESSAGE_BYTES = 256 << 20  # a router's largest
+_DEADLINE_GRACE_SECONDS = 1.0  # that the router's own word on a deadline is waited for
 _RETRY_SECONDS = 0.1  # between attempts to watch a router that ends its watches
 _CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -105,7 +106,10 @@ class Client:
 
     def generate_stream(self, request: GenerateRequest) -> GenerateStream:
         """The answer while it comes: `with client.generate_stream(…) as stream: for chunk in …`."""
-        call = self._start("Generate", request.to_message(), request.deadline_seconds)
+        # The router ends a request at its deadline and says how far it came; its word is waited for.
+        limit = request.deadline_seconds
+        call = self._start("Generate", request.to_message(),
+                           None if limit is None else limit + _DEADLINE_GRACE_SECONDS)
         return GenerateStream(call, self._target)
 
     def forward(self, layer: int, rows: npt.NDArray[Any], *, config_hash: str = "",

@@ -177,8 +177,11 @@ def _sent_detail(call: grpc.Call, code: str) -> ErrorDetail | None:
     return None
 
 
-def from_rpc(failure: grpc.RpcError, target: str) -> MoebiusError:
-    """The exception for a call to `target` that gRPC ended with a failure."""
+def from_rpc(failure: grpc.RpcError, target: str, *, begun: bool = False) -> MoebiusError:
+    """The exception for a call to `target` that gRPC ended with a failure.
+
+    `begun`: a part of the answer had come.
+    """
     if not isinstance(failure, grpc.Call):
         return UnknownError(ErrorDetail("UNKNOWN", str(failure)))
     code = failure.code().name
@@ -186,7 +189,10 @@ def from_rpc(failure: grpc.RpcError, target: str) -> MoebiusError:
     if sent is not None:
         return error_of(sent)
     message, hint = _printable(failure.details() or ""), ""
-    if code == "UNAVAILABLE":
+    if code == "UNAVAILABLE" and begun:
+        message = f"lost the router at {target} in the middle of an answer: {message}"
+        hint = "ask again once it is back: the same seed gives the same answer"
+    elif code == "UNAVAILABLE":
         message = f"cannot reach a router at {target}: {message}"
         hint = "check the address and that the router runs, and the files of Tls where it needs them"
     elif code == "DEADLINE_EXCEEDED":

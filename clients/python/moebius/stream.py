@@ -27,16 +27,18 @@ class GenerateStream(Iterator[GenerateChunk]):
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
         self._last: GenerateChunk | None = None
+        self._begun = False
 
     def __next__(self) -> GenerateChunk:
         try:
             message = next(self._call)
         except grpc.RpcError as failure:
-            raise from_rpc(failure, self._target) from None
+            raise from_rpc(failure, self._target, begun=self._begun) from None
         except StopIteration:
             if self._last is None:
                 raise bad_response("the stream ended without a finish_reason") from None
             raise
+        self._begun = True
         chunk = read_chunk(message)
         self._token_ids += chunk.token_ids
         self._logprobs += chunk.logprobs
