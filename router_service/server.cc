@@ -18,12 +18,9 @@
 #include "moebius/base/executor.h"
 #include "moebius/base/mutex.h"
 #include "moebius/base/status.h"
-#include "moebius/rpc/health_rpc.h"
-#include "moebius/rpc/rpc_server.h"
 #include "moebius/service/data_plane.h"
 #include "moebius/service/exit_status.h"
 #include "moebius/service/http_endpoint.h"
-#include "moebius/service/rpc_port.h"
 #include "moebius/telemetry/process_metrics.h"
 #include "moebius/transport/metrics.h"
 #include "router_service/attention_rule.h"
@@ -34,7 +31,7 @@
 #include "router_service/metrics.h"
 #include "router_service/roster.h"
 #include "router_service/router_core.h"
-#include "router_service/rpc/router_rpc.h"
+#include "router_service/rpc_ports.h"
 #include "router_service/status_board.h"
 
 namespace moebius {
@@ -72,8 +69,7 @@ class RouterServer final : public ServiceServer {
     }
     if (starting_.joinable()) starting_.join();
     // Calls end before what answers them.
-    public_server_.reset();
-    admin_server_.reset();
+    rpc_ports_.reset();
     std::unique_ptr<RouterCore> core;
     {
       MutexLock lock(mutex_);
@@ -116,28 +112,10 @@ class RouterServer final : public ServiceServer {
     MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, roster_));
     endpoints_.data = FormatAddress(*plane_->address());
     MOEBIUS_RETURN_IF_ERROR(roster_.Start(plane_->transport(), plane_->reactor()));
-    collector_ = registry_.AddCollector([this](MetricWriter& writer) {
-      WriteProcessFacts({"router", greeting_.version, greeting_.config_hash,
-                         greeting_.numeric_class, "bf16", greeting_.tier},
-                        writer);
-      if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
-      calls_.WriteMetrics(writer);
-      WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
-      WriteReplicaMetrics(roster_.FewestReplicas(), writer);
-      writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
-      MutexLock lock(mutex_);
-      if (biases_ != nullptr) {
-        WriteBiasMetrics(biases_->Read(), bias_file_ == nullptr ? 0 : bias_file_->num_failures(),
-                         writer);
-      }
-      if (core_ != nullptr) WriteLeadMetrics(core_->lead(), writer);
-      WriteExpertLoadMetrics(load_.Read(), detail_, writer);
-    });
+    collector_ = registry_.AddCollector([this](MetricWriter& writer) { WriteMetrics(writer); });
     MOEBIUS_RETURN_IF_ERROR(ServeRpcs());
-    ports_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
-      public_server_->WriteMetrics(writer);
-      if (admin_server_ != nullptr) admin_server_->WriteMetrics(writer);
-    });
+    ports_collector_ =
+        registry_.AddCollector([this](MetricWriter& writer) { rpc_ports_->WriteMetrics(writer); });
     starting_ = std::thread([this] { BecomeReady(); });
     return absl::OkStatus();
   }
@@ -155,7 +133,7 @@ class RouterServer final : public ServiceServer {
       }
     }
     // What was computed may still be on its way to its reader; one that never reads holds nobody.
-    public_server_->Shutdown(std::max(absl::ZeroDuration(), end - Clock::Monotonic().Now()));
+    rpc_ports_->ShutdownPublic(std::max(absl::ZeroDuration(), end - Clock::Monotonic().Now()));
   }
 
  private:
@@ -183,31 +161,33 @@ class RouterServer final : public ServiceServer {
     return absl::OkStatus();
   }
 
-  // The public port and, where it is wanted, the operators'.
+  // All but those of the gRPC ports.
+  void WriteMetrics(MetricWriter& writer) {
+    WriteProcessFacts({"router", greeting_.version, greeting_.config_hash, greeting_.numeric_class,
+                       "bf16", greeting_.tier},
+                      writer);
+    if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
+    WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
+    WriteReplicaMetrics(roster_.FewestReplicas(), writer);
+    writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
+    MutexLock lock(mutex_);
+    if (biases_ != nullptr) {
+      WriteBiasMetrics(biases_->Read(), bias_file_ == nullptr ? 0 : bias_file_->num_failures(),
+                       writer);
+    }
+    if (core_ != nullptr) WriteLeadMetrics(core_->lead(), writer);
+    WriteExpertLoadMetrics(load_.Read(), detail_, writer);
+  }
+
   absl::Status ServeRpcs() {
-    health_rpc_ = std::make_unique<HealthRpc>(SourceOf(health_));
-    RpcServerOptions server;
-    MOEBIUS_ASSIGN_OR_RETURN(server.listen, ParseAddress(options_.router.grpc_listen));
-    server.meter = &calls_;
-    server.reflection = options_.router.reflection;
-    server.max_message_bytes =
-        MaxRouterRequestBytes(door_->model_info(), options_.router.row_budget);
-    RouterRpcOptions rpc;
-    rpc.server = server;
-    rpc_ = std::make_unique<RouterRpc>(*door_, rpc);
-    MOEBIUS_ASSIGN_OR_RETURN(public_server_,
-                             StartRpcPort(options_.config, server, *health_rpc_, {rpc_.get()}));
-    endpoints_.grpc = FormatAddress(public_server_->address());
-    if (!options_.config.admin_listen.has_value()) return absl::OkStatus();
-    admin_health_rpc_ = std::make_unique<HealthRpc>(SourceOf(health_));
-    server.listen = *options_.config.admin_listen;
-    server.kind = PortKind::kAdmin;
-    server.reflection = true;
-    admin_rpc_ = std::make_unique<RouterAdminRpc>(*door_);
-    MOEBIUS_ASSIGN_OR_RETURN(
-        admin_server_,
-        StartRpcPort(options_.config, server, *admin_health_rpc_, {rpc_.get(), admin_rpc_.get()}));
-    endpoints_.admin = FormatAddress(admin_server_->address());
+    RpcPorts::Options ports;
+    ports.config = options_.config;
+    ports.public_listen = options_.router.grpc_listen;
+    ports.reflection = options_.router.reflection;
+    ports.max_forward_rows = options_.router.row_budget;
+    MOEBIUS_ASSIGN_OR_RETURN(rpc_ports_, RpcPorts::Start(ports, *door_, health_));
+    endpoints_.grpc = rpc_ports_->public_address();
+    endpoints_.admin = rpc_ports_->admin_address();
     return absl::OkStatus();
   }
 
@@ -424,7 +404,6 @@ class RouterServer final : public ServiceServer {
   const CapacityPolicy capacity_;
   ExpertLoad load_;
   RequestLog log_;
-  CallMeter calls_{"router", RouterApi()};
   std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<StatusBoard> board_;
   std::unique_ptr<HttpEndpoint> http_;
@@ -441,10 +420,7 @@ class RouterServer final : public ServiceServer {
   std::unique_ptr<RouterCore> core_ MOEBIUS_GUARDED_BY(mutex_);
   std::unique_ptr<LeadFront> front_;  // of core_; set once, before the door opens
   Registry::Handle collector_;
-  std::unique_ptr<RouterRpc> rpc_;
-  std::unique_ptr<RouterAdminRpc> admin_rpc_;
-  std::unique_ptr<HealthRpc> health_rpc_, admin_health_rpc_;
-  std::unique_ptr<RpcServer> public_server_, admin_server_;
+  std::unique_ptr<RpcPorts> rpc_ports_;
   Registry::Handle ports_collector_;
   std::thread starting_;
 };

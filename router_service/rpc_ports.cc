@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router_service/rpc_ports.h"
+
+#include "moebius/base/status.h"
+#include "moebius/service/rpc_port.h"
+
+namespace moebius {
+
+RpcPorts::RpcPorts(const RouterRpcOptions& options, RouterFront& front, Health& health)
+    : rpc_(front, options),
+      admin_rpc_(front),
+      health_rpc_(SourceOf(health)),
+      admin_health_rpc_(SourceOf(health)) {}
+
+absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options,
+                                                          RouterFront& front, Health& health) {
+  RpcServerOptions server;
+  MOEBIUS_ASSIGN_OR_RETURN(server.listen, ParseAddress(options.public_listen));
+  server.reflection = options.reflection;
+  server.max_message_bytes = MaxRouterRequestBytes(front.model_info(), options.max_forward_rows);
+  RouterRpcOptions rpc;
+  rpc.server = server;
+  std::unique_ptr<RpcPorts> ports(new RpcPorts(rpc, front, health));
+  server.meter = &ports->calls_;
+  MOEBIUS_ASSIGN_OR_RETURN(ports->public_server_, StartRpcPort(options.config, server,
+                                                               ports->health_rpc_, {&ports->rpc_}));
+  if (!options.config.admin_listen.has_value()) return ports;
+  server.listen = *options.config.admin_listen;
+  server.kind = PortKind::kAdmin;
+  server.reflection = true;
+  MOEBIUS_ASSIGN_OR_RETURN(ports->admin_server_,
+                           StartRpcPort(options.config, server, ports->admin_health_rpc_,
+                                        {&ports->rpc_, &ports->admin_rpc_}));
+  return ports;
+}
+
+std::string RpcPorts::admin_address() const {
+  return admin_server_ == nullptr ? "" : FormatAddress(admin_server_->address());
+}
+
+void RpcPorts::WriteMetrics(MetricWriter& writer) const {
+  calls_.WriteMetrics(writer);
+  public_server_->WriteMetrics(writer);
+  if (admin_server_ != nullptr) admin_server_->WriteMetrics(writer);
+}
+
+}  // namespace moebius
