@@ -61,7 +61,9 @@ void AddModelFlag(CLI::App& command, std::string* model, Presence presence) {
 void AddRouterFlags(CLI::App& command, RouterCallFlags* flags) {
   AddTextFlags(command, {{"Router", "--router", "HOST:PORT", &flags->router, "The router to ask"}});
   AddTlsFlags(command, "Router", flags);
-  AddTextFlags(command, {{"Router", "--call-timeout", "TIME", &flags->timeout,
+  AddTextFlags(command, {{"Router", "--api-key-file", "FILE", &flags->api_key_file,
+                          "With the key that the router wants; else MOEBIUS_API_KEY"},
+                         {"Router", "--call-timeout", "TIME", &flags->timeout,
                           "How long a call may take that is no answer, as 10s; 30s"}});
 }
 

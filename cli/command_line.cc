@@ -17,6 +17,7 @@
 #include "cli/doctor_command.h"
 #include "cli/error_output.h"
 #include "cli/generate_command.h"
+#include "cli/keys_command.h"
 #include "cli/model_commands.h"
 #include "cli/model_logits.h"
 #include "cli/placement_command_line.h"
@@ -105,6 +106,7 @@ struct CommandLine {
   PlacementCommandLine placement;
   BiasFlags bias;
   CertsFlags certs;
+  KeysFlags keys;
   CompletionFlags completion;
   std::string doctor_model;
   bool json = false;
@@ -209,6 +211,8 @@ void AddServe(CommandLine& line) {
   AddCapacityFlags(command, &flags.capacity);
   AddTextFlags(command, {{"Bias", "--bias-balancer", "MODE", &flags.bias_balancer,
                           "off, shadow or on: move the gates' biases; on changes answers"},
+                         {"Cluster", "--api-keys", "FILE", &flags.api_keys,
+                          "Who may call the router, and how much; made by `moebius keys add`"},
                          {"Bias", "--bias-file", "FILE", &flags.bias_file,
                           "Where the biases are kept; needed for on"}});
   command.add_flag("--restart", flags.restart, "Start a process again that has died")
@@ -319,6 +323,9 @@ int RunParsed(const CommandLine& line) {
   if (line.app.got_subcommand("bench")) {
     return RunBenchCommand(*line.app.get_subcommand("bench"), line.bench);
   }
+  if (line.app.got_subcommand("keys")) {
+    return RunKeys(*line.app.get_subcommand("keys"), line.keys);
+  }
   if (line.app.got_subcommand("certs")) {
     return RunCerts(*line.app.get_subcommand("certs"), line.certs);
   }
@@ -347,6 +354,7 @@ int RunCommandLine(const std::vector<std::string>& words) {
   AddPlacementCommands(line.app, line.placement);
   AddBiasCommands(line.app, line.bias);
   AddCerts(line.app, line.certs);
+  AddKeys(line.app, line.keys);
   AddModel(line);
   AddPlan(line.app, line.plan_attention);
   AddBenchCommands(line.app, line.bench);

@@ -1,16 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/router_flags.h"
 
+#include <cstdlib>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "cli/arguments.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
+#include "moebius/model/config_parser.h"
 #include "moebius/transport/address.h"
 #include "moebius/transport/grpc/grpc_log.h"
 
 namespace moebius {
+namespace {
+
+constexpr size_t kMaxKeyFile = 4096;
+
+// Of a file, without the white space around it, or of the environment; never of a flag, which
+// every process of the host can read.
+absl::StatusOr<std::string> ReadApiKey(const RouterCallFlags& flags) {
+  if (!flags.api_key_file.has_value()) {
+    const char* key = std::getenv("MOEBIUS_API_KEY");
+    return key == nullptr ? "" : std::string(key);
+  }
+  MOEBIUS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.api_key_file, kMaxKeyFile));
+  const std::string key(absl::StripAsciiWhitespace(text));
+  if (!key.empty()) return key;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--api-key-file ", *flags.api_key_file, " has no key"));
+}
+
+}  // namespace
 
 absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view flag, absl::string_view text) {
   size_t digits = 0;
@@ -34,7 +56,7 @@ absl::StatusOr<absl::Duration> ParseTimeout(absl::string_view flag, absl::string
 absl::StatusOr<ClientOptions> ParseRouterFlags(const RouterCallFlags& flags) {
   if (!flags.router.has_value()) {
     return WithHint(absl::InvalidArgumentError("there is no router to ask"),
-                    "give --router HOST:PORT, or set MOEBIUS_ROUTER");
+                    "give --router HOST:PORT; moebius serve prints it");
   }
   return ParseCallFlags("--router", *flags.router, flags);
 }
@@ -50,6 +72,7 @@ absl::StatusOr<ClientOptions> ParseCallFlags(absl::string_view flag, const std::
   if (flags.timeout.has_value()) {
     MOEBIUS_ASSIGN_OR_RETURN(options.timeout, ParseTimeout("--call-timeout", *flags.timeout));
   }
+  MOEBIUS_ASSIGN_OR_RETURN(options.api_key, ReadApiKey(flags));
   if (flags.tls_ca.has_value() || flags.tls_cert.has_value() || flags.tls_key.has_value()) {
     options.tls = ClientTls{flags.tls_ca.value_or(""), flags.tls_cert.value_or(""),
                             flags.tls_key.value_or(""), ""};

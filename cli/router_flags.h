@@ -18,7 +18,8 @@ struct RouterCallFlags {
   std::optional<std::string> tls_ca;
   std::optional<std::string> tls_cert;
   std::optional<std::string> tls_key;
-  std::optional<std::string> timeout;  // of a call, as 30s
+  std::optional<std::string> timeout;       // of a call, as 30s
+  std::optional<std::string> api_key_file;  // with the key of --api-keys; else MOEBIUS_API_KEY
 };
 
 /// INVALID_ARGUMENT for no router, or what is no address or no duration: a usage error.

@@ -111,6 +111,7 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
   for (const auto& [flag, value] : NamesOf(flags.capacity)) {
     PassOn(flag, *value, &options.router_flags);
   }
+  PassOn("--api-keys", flags.api_keys, &options.router_flags);
   PassOn("--bias-balancer", flags.bias_balancer, &options.router_flags);
   PassOn("--bias-file", flags.bias_file, &options.router_flags);
   if (flags.placement.has_value() && flags.replicas.has_value()) {

@@ -32,6 +32,7 @@ struct ServeFlags {
   CapacityFlags capacity;
   std::optional<std::string> bias_balancer;
   std::optional<std::string> bias_file;
+  std::optional<std::string> api_keys;
   bool restart = false;
   bool json = false;
 };

@@ -32,8 +32,7 @@ absl::StatusOr<BiasTable> ParseBiasFile(absl::string_view text, absl::string_vie
 
 /// NOT_FOUND where there is none.
 absl::StatusOr<BiasTable> ReadBiasFile(const std::string& path);
-/// Under a name of its own beside `path`, on the disk, then in its place: whoever reads finds the
-/// old file or the new one, whole.
+/// Errors of ReplaceFile: whoever reads finds the old file or the new one, whole.
 absl::Status WriteBiasFile(const std::string& path, const BiasTable& table);
 
 /// Keeps a control's biases in a file. One writer for a file; not thread-safe, but for the metrics.

@@ -20,6 +20,10 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
                     &flags->grpc_listen);
   settings->AddSwitch({"Addresses", "reflection", "", "Let the public port describe its API"},
                       &flags->reflection);
+  settings->AddText(
+      {"Addresses", "api-keys", "FILE",
+       "Who may call the public API, and how much (docs/api_keys.md); empty: anybody"},
+      &flags->api_keys);
   settings->AddInteger({"Cluster", "experts", "M", "Expert services that will join"}, 1, kMaxSlots,
                        &flags->num_experts);
   settings->AddInteger(

@@ -20,6 +20,7 @@ namespace moebius {
 struct RouterFlags {
   std::string grpc_listen = "127.0.0.1:7413";  // the public API
   bool reflection = false;                     // the public port describes its API
+  std::string api_keys;                        // who may call it (client_list.h); empty: anybody
   int64_t num_experts = 1;                     // expert services
   int64_t expert_replicas = 0;  // of each routed expert; 0: two where there are two services
   std::string placement_file;   // empty: expert_replicas decides

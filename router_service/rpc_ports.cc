@@ -6,8 +6,17 @@
 
 namespace moebius {
 
-RpcPorts::RpcPorts(const RouterRpcOptions& options, RouterFront& front, Health& health)
+namespace {
+
+// Operators are few, and say who they are to the port itself.
+constexpr int kOperatorsThreads = 1;
+
+}  // namespace
+
+RpcPorts::RpcPorts(const RouterRpcOptions& options, const RouterRpcOptions& operators,
+                   RouterFront& front, Health& health)
     : rpc_(front, options),
+      operators_rpc_(front, operators),
       admin_rpc_(front),
       health_rpc_(SourceOf(health)),
       admin_health_rpc_(SourceOf(health)) {}
@@ -20,7 +29,10 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
   server.max_message_bytes = MaxRouterRequestBytes(front.model_info(), options.max_forward_rows);
   RouterRpcOptions rpc;
   rpc.server = server;
-  std::unique_ptr<RpcPorts> ports(new RpcPorts(rpc, front, health));
+  RouterRpcOptions operators = rpc;
+  rpc.gate = options.gate;
+  operators.blocking_threads = kOperatorsThreads;
+  std::unique_ptr<RpcPorts> ports(new RpcPorts(rpc, operators, front, health));
   server.meter = &ports->calls_;
   MOEBIUS_ASSIGN_OR_RETURN(ports->public_server_, StartRpcPort(options.config, server,
                                                                ports->health_rpc_, {&ports->rpc_}));
@@ -30,7 +42,7 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
   server.reflection = true;
   MOEBIUS_ASSIGN_OR_RETURN(ports->admin_server_,
                            StartRpcPort(options.config, server, ports->admin_health_rpc_,
-                                        {&ports->rpc_, &ports->admin_rpc_}));
+                                        {&ports->operators_rpc_, &ports->admin_rpc_}));
   return ports;
 }
 

@@ -28,10 +28,11 @@ class RpcPorts {
     std::string public_listen;     // "127.0.0.1:7701"
     bool reflection = false;       // at the public port; the operators' always has it
     int64_t max_forward_rows = 0;  // decides the largest message, with the model
+    ClientGate* gate = nullptr;    // of the public port; null: anybody may call
   };
 
-  /// Borrows `front` and `health`, which outlive the ports. Errors: those of StartRpcPort, and
-  /// INVALID_ARGUMENT for an address that is none.
+  /// Borrows `front`, `health` and the gate, which outlive the ports. Errors: those of
+  /// StartRpcPort, and INVALID_ARGUMENT for an address that is none.
   static absl::StatusOr<std::unique_ptr<RpcPorts>> Start(const Options& options, RouterFront& front,
                                                          Health& health);
 
@@ -45,10 +46,11 @@ class RpcPorts {
   void ShutdownPublic(absl::Duration grace) { public_server_->Shutdown(grace); }
 
  private:
-  RpcPorts(const RouterRpcOptions& options, RouterFront& front, Health& health);
+  RpcPorts(const RouterRpcOptions& options, const RouterRpcOptions& operators, RouterFront& front,
+           Health& health);
 
   CallMeter calls_{"router", RouterApi()};
-  RouterRpc rpc_;
+  RouterRpc rpc_, operators_rpc_;
   RouterAdminRpc admin_rpc_;
   HealthRpc health_rpc_, admin_health_rpc_;
   std::unique_ptr<RpcServer> public_server_, admin_server_;

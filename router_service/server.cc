@@ -26,6 +26,7 @@
 #include "router_service/attention_rule.h"
 #include "router_service/bias_control.h"
 #include "router_service/bias_file.h"
+#include "router_service/client_gate.h"
 #include "router_service/front_door.h"
 #include "router_service/lead_front.h"
 #include "router_service/metrics.h"
@@ -41,6 +42,8 @@ namespace {
 constexpr absl::Duration kWaitingInterval = absl::Milliseconds(250);
 // Between two tries of the canary token, and two looks at a cluster that is complete.
 constexpr absl::Duration kPause = absl::Milliseconds(200);
+// Between two looks at the list of clients.
+constexpr absl::Duration kReloadInterval = absl::Seconds(5);
 constexpr char kTopology[] = "split";
 
 class RouterServer final : public ServiceServer {
@@ -185,6 +188,13 @@ class RouterServer final : public ServiceServer {
     ports.public_listen = options_.router.grpc_listen;
     ports.reflection = options_.router.reflection;
     ports.max_forward_rows = options_.router.row_budget;
+    if (!options_.router.api_keys.empty()) {
+      gate_ =
+          std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(),
+                                       [this](const std::string& notice) { notices_.Log(notice); });
+      MOEBIUS_RETURN_IF_ERROR(gate_->Load());
+      ports.gate = gate_.get();
+    }
     MOEBIUS_ASSIGN_OR_RETURN(rpc_ports_, RpcPorts::Start(ports, *door_, health_));
     endpoints_.grpc = rpc_ports_->public_address();
     endpoints_.admin = rpc_ports_->admin_address();
@@ -259,8 +269,7 @@ class RouterServer final : public ServiceServer {
       }
       AnnounceReady(Clock::Monotonic().Now() - begin);
       while (roster_.Missing().empty() && !IsStopping()) {
-        board_->KeepHistory(Clock::Monotonic().Now());
-        SaveBiases();
+        LookAround();
         Pause();
       }
     }
@@ -280,6 +289,16 @@ class RouterServer final : public ServiceServer {
     biases_ = std::move(biases);
     bias_file_ = std::move(file);
     return absl::OkStatus();
+  }
+
+  // What the starting thread does now and then, ready or not.
+  void LookAround() {
+    const absl::Duration now = Clock::Monotonic().Now();
+    board_->KeepHistory(now);
+    SaveBiases();
+    if (gate_ == nullptr || now < next_reload_) return;
+    next_reload_ = now + kReloadInterval;
+    gate_->ReloadIfChanged();
   }
 
   void SaveBiases() {
@@ -342,8 +361,7 @@ class RouterServer final : public ServiceServer {
     while (true) {
       if (roster_.WaitUntilComplete(kWaitingInterval)) return !IsStopping();
       if (IsStopping()) return false;
-      board_->KeepHistory(Clock::Monotonic().Now());
-      SaveBiases();
+      LookAround();
       AnnounceWaiting(absl::StrJoin(roster_.Missing(), "; "));
     }
   }
@@ -409,7 +427,8 @@ class RouterServer final : public ServiceServer {
   std::unique_ptr<HttpEndpoint> http_;
   std::unique_ptr<LinkProvider> provider_;
   std::unique_ptr<DataPlane> plane_;
-  std::string announced_;  // the last reason; of the starting thread
+  std::string announced_;       // the last reason; of the starting thread
+  absl::Duration next_reload_;  // of the list of clients; of the starting thread
 
   Mutex mutex_;
   CondVar changed_;
@@ -420,6 +439,7 @@ class RouterServer final : public ServiceServer {
   std::unique_ptr<RouterCore> core_ MOEBIUS_GUARDED_BY(mutex_);
   std::unique_ptr<LeadFront> front_;  // of core_; set once, before the door opens
   Registry::Handle collector_;
+  std::unique_ptr<ClientGate> gate_;
   std::unique_ptr<RpcPorts> rpc_ports_;
   Registry::Handle ports_collector_;
   std::thread starting_;

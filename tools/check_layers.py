@@ -59,7 +59,7 @@ ROOMS = {
                           "moebius/attention", "moebius/transport/frame", "moebius/api"),
                          PROTOBUF, inside={"grpc": GRPC}),
     "moebius/rpc": Room(("moebius/base", "moebius/api", "moebius/wire", "moebius/transport",
-                         "moebius/telemetry"), GRPC + PROTOBUF),
+                         "moebius/telemetry"), GRPC + PROTOBUF + OPENSSL),
     "moebius/service": Room(PURE + ("moebius/model", "moebius/placement", "moebius/transport",
                                     "moebius/wire", "moebius/telemetry", "moebius/rpc"), GRPC),
     "moebius/client": Room(("moebius/base", "moebius/api", "moebius/wire"), GRPC + PROTOBUF),

@@ -78,6 +78,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
   return grpc::CreateCustomChannel(options.target, credentials, MakeArguments(options));
 }
 
+void SetApiKey(grpc::ClientContext* context, const std::string& key) {
+  if (!key.empty()) context->AddMetadata("authorization", "Bearer " + key);
+}
+
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {
   if (timeout == absl::InfiniteDuration()) return;
   context->set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));

@@ -21,6 +21,9 @@ namespace moebius {
 /// INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read. Connects when first used.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options);
 
+/// As metadata "authorization: Bearer KEY"; nothing where `key` is empty.
+void SetApiKey(grpc::ClientContext* context, const std::string& key);
+
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout);
 
 /// UNAVAILABLE with a hint; `whom` is "a router at HOST:PORT".

@@ -47,6 +47,7 @@ class Client::Impl {
     pb::GenerateRequest message;
     ToProto(request, &message);
     grpc::ClientContext context;
+    SetApiKey(&context, options_.api_key);
     if (request.deadline.has_value()) SetDeadline(&context, *request.deadline + kDeadlineGrace);
     GenerateReader reader(*router_, context, message);
     bool goes_on = true;
@@ -75,6 +76,7 @@ class Client::Impl {
   absl::Status Call(grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                     Stub& stub, const Request& request, Response* response) {
     grpc::ClientContext context;
+    SetApiKey(&context, options_.api_key);
     SetDeadline(&context, options_.timeout);
     return CallStatus(whom_, (stub.*method)(&context, request, response));
   }

@@ -28,6 +28,7 @@ struct ClientTls {
 struct ClientOptions {
   std::string target;            // "HOST:PORT"
   std::optional<ClientTls> tls;  // without: plain text
+  std::string api_key;           // sent with every call of the router's API; empty: none
   /// Of every call but Generate, whose deadline is the request's.
   absl::Duration timeout = absl::Seconds(30);
   absl::Duration connect_timeout = absl::Seconds(5);

@@ -23,6 +23,12 @@ constexpr int64_t kMostTokens = int64_t{1} << 24;
 
 }  // namespace
 
+absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return "";
+  return absl::string_view(found->second.data(), found->second.size());
+}
+
 absl::Duration GenerateDeadline(const GenerateRequest& request, absl::Duration call_time_left) {
   const int64_t max_tokens =
       std::clamp<int64_t>(request.max_tokens.value_or(kUnsetMaxTokens), 1, kMostTokens);
@@ -67,6 +73,14 @@ void GenerateCall::TakeTurn() {
 }
 
 void GenerateCall::Submit() {
+  if (calls_.gate != nullptr) {
+    auto pass = calls_.gate->Enter(AuthorizationOf(*context_));
+    if (!pass.ok()) {
+      calls_.front.NoteRefused(pass.status());
+      return FinishOnce(pass.status());
+    }
+    pass_ = *std::move(pass);
+  }
   absl::StatusOr<GenerateRequest> request = FromProto(*request_);
   if (!request.ok()) {
     calls_.front.NoteRefused(request.status());
@@ -75,6 +89,7 @@ void GenerateCall::Submit() {
   request->deadline = GenerateDeadline(*request, TimeLeft(*context_, absl::InfiniteDuration()));
   absl::StatusOr<std::shared_ptr<GenerateStream>> stream = calls_.front.Submit(*request);
   if (!stream.ok()) return FinishOnce(stream.status());
+  if (pass_ != nullptr) pass_->Charge(static_cast<int64_t>(request->token_ids.size()));
   stream_ = *std::move(stream);
   stream_->SetReader([call = weak_from_this()] {
     if (const auto self = call.lock()) self->Schedule();
@@ -86,6 +101,7 @@ void GenerateCall::WriteNext() {
   if (event.has_value()) {
     response_.Clear();
     ToProto(*event, &response_);
+    if (pass_ != nullptr) pass_->Charge(static_cast<int64_t>(event->token_ids.size()));
     if (event->finished) response_.set_config_hash(calls_.front.model_info().config_hash);
     is_writing_ = true;
     StartWrite(&response_);
@@ -119,6 +135,7 @@ void GenerateCall::OnDone() {
     MutexLock lock(mutex_);
     is_finished_ = true;
     stream = std::move(stream_);
+    pass_.reset();
   }
   // When this returns the lead leaves no more word here.
   if (stream != nullptr) stream->SetReader(nullptr);

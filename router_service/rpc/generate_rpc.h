@@ -15,6 +15,7 @@
 #include "moebius/base/mutex.h"
 #include "moebius/rpc/worker_pool.h"
 #include "proto/moebius/api/router/v1/router.pb.h"
+#include "router_service/client_gate.h"
 #include "router_service/front.h"
 
 namespace moebius {
@@ -28,6 +29,7 @@ struct GenerateCalls {
   RouterFront& front;
   WorkerPool& pool;  // its queue holds one task of each call that was let in
   int64_t max_calls = 0;
+  ClientGate* gate = nullptr;         // null: anybody may call
   std::atomic<int64_t> num_calls{0};  // that exist
 };
 
@@ -70,10 +72,14 @@ class GenerateCall final
   Mutex mutex_;
   std::shared_ptr<GenerateStream> stream_ MOEBIUS_GUARDED_BY(mutex_);
   moebius::api::router::v1::GenerateResponse response_ MOEBIUS_GUARDED_BY(mutex_);
+  std::shared_ptr<ClientPass> pass_ MOEBIUS_GUARDED_BY(mutex_);  // with a gate
   bool is_writing_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool is_cancelled_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool is_finished_ MOEBIUS_GUARDED_BY(mutex_) = false;
 };
+
+/// The metadata "authorization" of a call; empty where there is none.
+absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context);
 
 /// The deadline of a request: what is left of the call's, the field's, and the allowance for its
 /// tokens, whichever is least. Pure.

@@ -22,7 +22,7 @@ constexpr size_t kMaxWaitingUpdates = 16;
 RouterRpc::RouterRpc(RouterFront& front, const RouterRpcOptions& options)
     : front_(front),
       options_(options),
-      generate_calls_{front, generate_pool_, options.max_generate_calls},
+      generate_calls_{front, generate_pool_, options.max_generate_calls, options.gate},
       generate_pool_(options.generate_threads, static_cast<size_t>(options.max_generate_calls)),
       blocking_pool_(options.blocking_threads, static_cast<size_t>(options.max_blocking_calls)) {}
 
@@ -36,38 +36,49 @@ grpc::ServerWriteReactor<pb::GenerateResponse>* RouterRpc::Generate(
 grpc::ServerUnaryReactor* RouterRpc::Forward(grpc::CallbackServerContext* context,
                                              const pb::ForwardRequest* request,
                                              pb::ForwardResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, request, response]() -> absl::Status {
-    MOEBIUS_ASSIGN_OR_RETURN(const ForwardRequest forward, FromProto(*request));
-    MOEBIUS_ASSIGN_OR_RETURN(
-        ForwardAnswer answer,
-        front_.Forward(forward, TimeLeft(*context, options_.max_blocking_time)));
-    ToProto(std::move(answer), response);
-    return absl::OkStatus();
-  });
+  const auto pass = EnterCaller(*context, request->num_rows());
+  if (!pass.ok()) return AnswerNow(context, pass.status());
+  // The pass is the caller's place for as long as the work is there, waiting or running.
+  return RunOnPool(context, blocking_pool_,
+                   [this, context, request, response, pass = *pass]() -> absl::Status {
+                     MOEBIUS_ASSIGN_OR_RETURN(const ForwardRequest forward, FromProto(*request));
+                     MOEBIUS_ASSIGN_OR_RETURN(
+                         ForwardAnswer answer,
+                         front_.Forward(forward, TimeLeft(*context, options_.max_blocking_time)));
+                     ToProto(std::move(answer), response);
+                     return absl::OkStatus();
+                   });
 }
 
 grpc::ServerUnaryReactor* RouterRpc::Route(grpc::CallbackServerContext* context,
                                            const pb::RouteRequest* request,
                                            pb::RouteResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, request, response]() -> absl::Status {
-    MOEBIUS_ASSIGN_OR_RETURN(
-        const RouteAnswer answer,
-        front_.Route(FromProto(*request), TimeLeft(*context, options_.max_blocking_time)));
-    ToProto(answer, response);
-    return absl::OkStatus();
-  });
+  const auto pass = EnterCaller(*context, request->token_ids_size());
+  if (!pass.ok()) return AnswerNow(context, pass.status());
+  return RunOnPool(
+      context, blocking_pool_, [this, context, request, response, pass = *pass]() -> absl::Status {
+        MOEBIUS_ASSIGN_OR_RETURN(
+            const RouteAnswer answer,
+            front_.Route(FromProto(*request), TimeLeft(*context, options_.max_blocking_time)));
+        ToProto(answer, response);
+        return absl::OkStatus();
+      });
 }
 
 grpc::ServerUnaryReactor* RouterRpc::GetModelInfo(grpc::CallbackServerContext* context,
                                                   const pb::GetModelInfoRequest*,
                                                   pb::GetModelInfoResponse* response) {
-  ToProto(front_.model_info(), response);
-  return AnswerNow(context, absl::OkStatus());
+  const absl::Status caller = CheckCaller(*context);
+  if (caller.ok()) ToProto(front_.model_info(), response);
+  return AnswerNow(context, caller);
 }
 
 grpc::ServerUnaryReactor* RouterRpc::GetServerInfo(grpc::CallbackServerContext* context,
                                                    const pb::GetServerInfoRequest*,
                                                    pb::GetServerInfoResponse* response) {
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
   ServerInfo info = front_.server_info();
   info.limits.push_back({"max_generate_calls", options_.max_generate_calls, "RESOURCE_EXHAUSTED",
                          "Generate calls at a time"});
@@ -92,7 +103,8 @@ grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* 
                                                    const pb::GetExpertLoadRequest*,
                                                    pb::GetExpertLoadResponse* response) {
   // Up to 15,000 numbers, but nothing to wait for: still not on gRPC's thread.
-  return RunOnPool(context, blocking_pool_, [this, response] {
+  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
+    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
     ToProto(front_.expert_load(), response);
     return absl::OkStatus();
   });
@@ -101,7 +113,8 @@ grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* context,
                                              const pb::GetBiasRequest*,
                                              pb::GetBiasResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, response] {
+  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
+    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
     ToProto(front_.biases(), response);
     return absl::OkStatus();
   });
@@ -110,7 +123,8 @@ grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* RouterRpc::GetPlacement(grpc::CallbackServerContext* context,
                                                   const pb::GetPlacementRequest*,
                                                   pb::GetPlacementResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, response] {
+  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
+    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
     ToProto(front_.placement(), response);
     return absl::OkStatus();
   });
@@ -119,9 +133,26 @@ grpc::ServerUnaryReactor* RouterRpc::GetPlacement(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* RouterRpc::Explain(grpc::CallbackServerContext* context,
                                              const pb::ExplainRequest* request,
                                              pb::ExplainResponse* response) {
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
   const absl::StatusOr<Explanation> explanation = front_.Explain(request->request_id());
   if (explanation.ok()) ToProto(*explanation, response);
   return AnswerNow(context, explanation.status());
+}
+
+absl::Status RouterRpc::CheckCaller(const grpc::CallbackServerContext& context) const {
+  return options_.gate == nullptr ? absl::OkStatus()
+                                  : options_.gate->Check(AuthorizationOf(context));
+}
+
+absl::StatusOr<std::shared_ptr<ClientPass>> RouterRpc::EnterCaller(
+    const grpc::CallbackServerContext& context, int64_t tokens) const {
+  if (options_.gate == nullptr) return std::shared_ptr<ClientPass>();
+  MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<ClientPass> pass,
+                           options_.gate->Enter(AuthorizationOf(context)));
+  pass->Charge(std::max<int64_t>(0, tokens));
+  return pass;
 }
 
 RouterAdminRpc::RouterAdminRpc(RouterFront& front)

@@ -8,6 +8,7 @@
 #include "moebius/rpc/rpc_server.h"
 #include "moebius/rpc/worker_pool.h"
 #include "proto/moebius/api/router/v1/router.grpc.pb.h"
+#include "router_service/client_gate.h"
 #include "router_service/front.h"
 #include "router_service/rpc/generate_rpc.h"
 
@@ -20,10 +21,13 @@ struct RouterRpcOptions {
   int blocking_threads = 4;           // each waits for one Forward or Route
   int64_t max_blocking_calls = 64;    // that wait for such a thread
   absl::Duration max_blocking_time = absl::Seconds(30);
-  RpcServerOptions server;  // of the port, for what GetServerInfo tells of its bounds
+  RpcServerOptions server;     // of the port, for what GetServerInfo tells of its bounds
+  ClientGate* gate = nullptr;  // who may call; outlives the service; null: anybody
 };
 
-/// The service Router over a front. Thread-safe; outlives the server that it is registered with.
+/// The service Router over a front. With a gate every method wants a key, and those that compute
+/// are counted among their client's calls. Thread-safe; outlives the server that it is registered
+/// with.
 class RouterRpc final : public moebius::api::router::v1::Router::CallbackService {
  public:
   /// Borrows `front`.
@@ -63,6 +67,11 @@ class RouterRpc final : public moebius::api::router::v1::Router::CallbackService
                                     moebius::api::router::v1::ExplainResponse* response) override;
 
  private:
+  absl::Status CheckCaller(const grpc::CallbackServerContext& context) const;
+  // The place of a call that computes, charged with `tokens`; null without a gate.
+  absl::StatusOr<std::shared_ptr<ClientPass>> EnterCaller(
+      const grpc::CallbackServerContext& context, int64_t tokens) const;
+
   RouterFront& front_;
   const RouterRpcOptions options_;
   GenerateCalls generate_calls_;  // before the pool, whose last tasks end calls

@@ -33,6 +33,8 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(complete("gen"), ["generate"])
         self.assertEqual(complete("model", "ins"), ["inspect"])
         self.assertEqual(sorted(complete("certs", "")), ["--help", "init", "show"])
+        self.assertEqual(sorted(complete("keys", "")),
+                         ["--help", "add", "list", "remove", "retire"])
 
     def test_flags_of_the_command_that_was_typed(self):
         self.assertEqual(complete("generate", "--max"), ["--max-tokens"])

@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/rpc/generate_rpc.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cstdio>
 #include <numeric>
 #include <thread>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/replace_file.h"
+#include "moebius/rpc/api_key.h"
 #include "moebius/wire/error_detail.h"
 #include "tests/rpc/router_world.h"
 #include "tests/support/metric_values.h"
@@ -225,6 +232,53 @@ TEST(GenerateCallTest, EndsWithTheServer) {
   reader.join();
   EXPECT_FALSE(status.ok());
   EXPECT_TRUE(stream->cancelled());
+}
+
+TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/rpc_clients.", getpid(), ".json");
+  ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 1, 10}}), 0600).ok());
+  FakeClock clock;
+  ClientGate gate(path, clock, [](const std::string&) {});
+  ASSERT_TRUE(gate.Load().ok());
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.gate = &gate;
+  RouterWorld world(front, options);
+  Client& stranger = world.client();
+  const auto ignore = [](const GenerateEvent*) { return true; };
+  for (const absl::Status& status :
+       {stranger.Generate(GenerateRequest(), ignore), stranger.Forward(ForwardRequest()).status(),
+        stranger.Route(RouteRequest()).status(), stranger.GetModelInfo().status(),
+        stranger.GetServerInfo().status(), stranger.GetExpertLoad().status(),
+        stranger.GetBias().status(), stranger.GetPlacement().status(),
+        stranger.Explain("x").status()}) {
+    EXPECT_TRUE(absl::IsUnauthenticated(status)) << status;
+  }
+  EXPECT_TRUE(stranger.IsServing().ok()) << "a probe has no key";
+  ClientOptions known;
+  known.target = world.target();
+  known.api_key = "k";
+  const auto client = *Client::Make(known);
+  EXPECT_TRUE(client->GetModelInfo().ok());
+  GenerateRequest request;
+  request.token_ids = {1, 2, 3, 4};
+  std::thread reader([&] { EXPECT_TRUE(client->Generate(request, ignore).ok()); });
+  const auto stream = front.WaitForStream();
+  const absl::Status second = client->Route(RouteRequest()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(second)) << second;
+  EXPECT_THAT(std::string(second.message()), HasSubstr("calls in flight"));
+  for (int64_t id = 0; id < 6; ++id) PushWhenThereIsRoom(*stream, Token(id));
+  stream->End(absl::OkStatus());
+  reader.join();
+  // Four of the prompt and six of the answer; the place is given back with the call's last word.
+  absl::Status spent;
+  do {
+    spent = client->Route(RouteRequest()).status();
+  } while (absl::StrContains(spent.message(), "in flight"));
+  EXPECT_THAT(std::string(spent.message()), HasSubstr("has used its 10 tokens"));
+  clock.Advance(absl::Minutes(1));
+  EXPECT_TRUE(client->Route(RouteRequest()).ok());
+  std::remove(path.c_str());
 }
 
 TEST(RouterRpcTest, RefusesCallsThatWouldWaitBehindTooManyOthers) {

@@ -66,6 +66,7 @@ class ClientOptions:
     """What holds for all calls of a client."""
 
     tls: Tls | None = None  # None: plain text
+    api_key: str = ""  # what a router with --api-keys wants; empty: none
     timeout_seconds: float = 30.0  # of a call; of Generate it is the request's deadline instead
 
 
@@ -207,7 +208,8 @@ class Client:
             method.path, request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString)
         try:
-            return invoke(method.request(**fields), timeout=timeout_seconds)
+            return invoke(method.request(**fields), timeout=timeout_seconds,
+                          metadata=self._metadata())
         except grpc.RpcError as failure:
             raise from_rpc(failure, self._target) from None
 
@@ -218,7 +220,12 @@ class Client:
         invoke = self._channel.unary_stream(
             method.path, request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString)
-        return invoke(message, timeout=timeout_seconds, wait_for_ready=wait_for_ready)
+        return invoke(message, timeout=timeout_seconds, wait_for_ready=wait_for_ready,
+                      metadata=self._metadata())
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        key = self._options.api_key
+        return [("authorization", f"Bearer {key}")] if key else []
 
 
 def _is_serving(response: Any) -> bool:

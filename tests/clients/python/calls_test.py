@@ -126,6 +126,26 @@ class GenerateTest(CallTest):
         self.assertEqual(asked[0][0], 200)
         self.assertLess(asked[0][1], 1.3)  # the router's own word is waited for
 
+    def test_the_key_goes_along_with_every_call(self):
+        keys = []
+
+        def note(context):
+            keys.append(dict(context.invocation_metadata()).get("authorization"))
+
+        def generate(request, context):
+            note(context)
+            yield chunk([1], "FINISH_REASON_LENGTH")
+
+        def explain(request, context):
+            note(context)
+            return message("Explain", request_id="r1", state="REQUEST_STATE_FINISHED", last=chunk())
+
+        client = self.router(Generate=generate, Explain=explain,
+                             options=moebius.ClientOptions(api_key="moebius_abc"))
+        client.generate(moebius.GenerateRequest([1]))
+        client.explain("r1")
+        self.assertEqual(keys, ["Bearer moebius_abc"] * 2)
+
     def test_without_a_deadline_there_is_none(self):
         def generate(request, context):
             self.assertFalse(request.HasField("deadline_ms"))
