@@ -145,11 +145,12 @@ void ClientGate::ReloadIfChanged() {
     TakeUp(*std::move(entries));
     return;
   }
+  const std::string failure(entries.status().message());
   {
     MutexLock lock(mutex_);
-    if (std::exchange(failure_, entries.status().message()) == entries.status().message()) return;
+    if (std::exchange(failure_, failure) == failure) return;
   }
-  on_notice_(absl::StrCat("the list of clients stays as it was: ", entries.status().message()));
+  on_notice_(absl::StrCat("the list of clients stays as it was: ", failure));
 }
 
 void ClientGate::TakeUp(std::vector<ClientEntry> entries) {
