@@ -223,9 +223,9 @@ class Client:
         return invoke(message, timeout=timeout_seconds, wait_for_ready=wait_for_ready,
                       metadata=self._metadata())
 
-    def _metadata(self) -> list[tuple[str, str]]:
+    def _metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         key = self._options.api_key
-        return [("authorization", f"Bearer {key}")] if key else []
+        return (("authorization", f"Bearer {key}"),) if key else ()
 
 
 def _is_serving(response: Any) -> bool:
