@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/base/random.h"
@@ -14,8 +13,6 @@
 
 namespace moebius {
 namespace {
-
-using ::testing::HasSubstr;
 
 Hello GoodHello(Lane lane) {
   Hello hello;
@@ -101,28 +98,6 @@ TEST_P(TransportConformance, GarbageEndsItsLinkAndNobodyElses) {
       guest.transport().Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, 5, 2, 4)).ok());
   ASSERT_TRUE(world_.Until([&] { return host.num_deliveries() == 1; }));
   EXPECT_EQ(Difference(*host.deliveries()[0].message), "");
-}
-
-TEST_P(TransportConformance, APeerOfAnotherWireVersionIsRefusedWithBothVersions) {
-  Node& host = world_.Add(TransportWorld::SmallOptions("host"));
-  const Address address = world_.Listen(host);
-  RawLink link(world_.medium().provider(), address, Lane::kControl);
-  Frame hello = BuildHello(GoodHello(Lane::kControl));
-  hello.header.incarnation = 9;
-  WireFrame newer{EncodeFrameHeader(hello.header), std::move(hello.payload)};
-  newer.header[4] = kWireVersion + 1;  // docs/wire_format.md has the place
-  link.Write(std::move(newer));
-  ASSERT_TRUE(world_.Until([&] { return link.closed(); }));
-  const std::vector<WireFrame> heard = link.frames();
-  ASSERT_FALSE(heard.empty());
-  FrameLimits limits;
-  limits.max_payload_bytes = limits.max_message_bytes = limits.max_metadata_bytes = 4096;
-  const auto header = DecodeFrameHeader(absl::MakeConstSpan(heard.back().header), limits);
-  ASSERT_TRUE(header.ok()) << header.status();
-  ASSERT_EQ(header->kind, kGoodbyeKind);
-  EXPECT_THAT(std::string(ParseGoodbye(*header, heard.back().payload).message()),
-              HasSubstr("wire version 2, this process speaks 1"));
-  EXPECT_EQ(host.transport().figures().num_peers, 0u);
 }
 
 // A raw peer with all three lanes, for what only an admitted peer can do.
