@@ -129,20 +129,20 @@ ClientGate::ClientGate(std::string path, const Clock& clock,
 ClientGate::~ClientGate() = default;
 
 absl::Status ClientGate::Load() {
-  MOEBIUS_ASSIGN_OR_RETURN(std::vector<ClientEntry> entries, ReadClientList(path_));
-  TakeUp(std::move(entries));
+  MOEBIUS_ASSIGN_OR_RETURN(const std::vector<ClientEntry> entries, ReadClientList(path_));
+  TakeUp(entries);
   return absl::OkStatus();
 }
 
 void ClientGate::ReloadIfChanged() {
-  absl::StatusOr<std::vector<ClientEntry>> entries = ReadClientList(path_);
+  const absl::StatusOr<std::vector<ClientEntry>> entries = ReadClientList(path_);
   if (entries.ok()) {
     {
       MutexLock lock(mutex_);
       failure_.clear();
       if (ContentOf(*entries) == content_) return;
     }
-    TakeUp(*std::move(entries));
+    TakeUp(*entries);
     return;
   }
   const std::string failure(entries.status().message());
@@ -153,7 +153,7 @@ void ClientGate::ReloadIfChanged() {
   on_notice_(absl::StrCat("the list of clients stays as it was: ", failure));
 }
 
-void ClientGate::TakeUp(std::vector<ClientEntry> entries) {
+void ClientGate::TakeUp(const std::vector<ClientEntry>& entries) {
   const absl::Duration now = clock_.Now();
   {
     MutexLock lock(mutex_);

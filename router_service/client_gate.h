@@ -60,7 +60,7 @@ class ClientGate {
   struct Client;
   class Pass;
 
-  void TakeUp(std::vector<ClientEntry> entries) MOEBIUS_EXCLUDES(mutex_);
+  void TakeUp(const std::vector<ClientEntry>& entries) MOEBIUS_EXCLUDES(mutex_);
   absl::StatusOr<std::shared_ptr<Client>> Find(absl::string_view authorization) const
       MOEBIUS_EXCLUDES(mutex_);
 
