@@ -210,8 +210,7 @@ std::string ExpertLine(const ModelConfig& config) {
           ? absl::StrCat(" in ", gate.num_kept_groups, " of ", gate.num_groups, " groups")
           : "",
       config.num_shared_experts > 0 ? absl::StrCat(", ", config.num_shared_experts, " shared") : "",
-      ", width ", config.moe_intermediate_size, ", ",
-      gate.score_function == ScoreFunction::kSigmoid ? "sigmoid" : "softmax",
+      ", width ", config.moe_intermediate_size, ", ", ScoreFunctionName(gate.score_function),
       gate.has_correction_bias ? " + bias" : "", gate.normalize_weights ? ", renormalised" : "",
       gate.routed_scaling_factor != 1.0f
           ? absl::StrCat(", weights × ",

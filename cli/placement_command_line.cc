@@ -20,12 +20,17 @@ Examples:
   moebius placement plan --mode=eplb --case loads.json --json)";
 
 constexpr char kShowExamples[] =
-    R"(Which expert service of a router holds what, and how many bytes that is. Reads no weights.
+    R"(Which expert service of a router holds what, how many bytes that is, and how many assignments
+each has served of it since the router began. Reads no weights.
 
 Examples:
   moebius placement show --router 127.0.0.1:43121
   moebius placement show --router 127.0.0.1:43121 --all
-  moebius placement show --router 127.0.0.1:43121 --json)";
+  moebius placement show --router 127.0.0.1:43121 --json
+
+--all lists each layer's experts with what was served of them there. --json has the same as served_of
+beside services_of, and two figures: served_max_over_mean of the services, and busiest_replica_share,
+what the busiest replica of an expert that several services hold served of it.)";
 
 constexpr char kApplyExamples[] =
     R"(What would move where, so that a router's heaviest service is light under the load that it had.

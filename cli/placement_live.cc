@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/arguments.h"
 #include "cli/error_output.h"
+#include "cli/placement_picture.h"
 #include "cli/terminal.h"
 
 #include "moebius/base/error.h"
@@ -260,58 +261,6 @@ std::string FormatPlacementFile(const PlacementTable& placement, const Placement
   if (!shared.empty()) file.Set("shared", IntegersJson(shared));
   if (!dense.empty()) file.Set("dense", IntegersJson(dense));
   return file.ToCanonicalText() + "\n";
-}
-
-std::string FormatPlacementTable(const PlacementTable& placement, bool all) {
-  std::string out = absl::StrFormat(
-      "epoch %d   %d expert services   %s for each of %d routed experts in %d layers\n",
-      placement.epoch, placement.services.size(), FormatBytes(placement.expert_bytes),
-      placement.num_experts, LayersWithExperts(placement).size());
-  for (const PlacedService& service : placement.services) {
-    absl::StrAppendFormat(&out, "  %-14s %-9s %s routed experts, %s sets of weights, %s\n",
-                          EscapeControls(service.name), EscapeControls(service.state),
-                          FormatCount(service.num_experts_held), FormatCount(service.num_held),
-                          FormatBytes(service.held_bytes));
-  }
-  if (!all) return out;
-  for (const PlacedLayer* layer : LayersWithExperts(placement)) {
-    const auto held = HeldByService(placement, *layer);
-    for (size_t service = 0; service < held.size(); ++service) {
-      absl::StrAppendFormat(&out, "  layer %-3d %-14s %s\n", layer->layer,
-                            EscapeControls(placement.services[service].name),
-                            absl::StrJoin(held[service], " "));
-    }
-  }
-  return out;
-}
-
-Json PlacementTableJson(const PlacementTable& placement) {
-  std::vector<Json> services, layers;
-  for (const PlacedService& service : placement.services) {
-    Json entry = Json::Object({});
-    entry.Set("name", Json::String(service.name));
-    entry.Set("state", Json::String(service.state));
-    entry.Set("num_held", Json::Integer(service.num_held));
-    entry.Set("num_experts_held", Json::Integer(service.num_experts_held));
-    entry.Set("held_bytes", Json::Integer(service.held_bytes));
-    services.push_back(std::move(entry));
-  }
-  for (const PlacedLayer& layer : placement.layers) {
-    std::vector<Json> ids;
-    for (const auto& holders : layer.services_of) ids.push_back(IntegersJson(holders));
-    Json entry = Json::Object({});
-    entry.Set("layer", Json::Integer(layer.layer));
-    entry.Set("has_experts", Json::Boolean(layer.has_experts));
-    entry.Set("services_of", Json::Array(std::move(ids)));
-    layers.push_back(std::move(entry));
-  }
-  Json json = Json::Object({});
-  json.Set("epoch", Json::Integer(static_cast<int64_t>(placement.epoch)));
-  json.Set("num_experts", Json::Integer(placement.num_experts));
-  json.Set("expert_bytes", Json::Integer(placement.expert_bytes));
-  json.Set("services", Json::Array(std::move(services)));
-  json.Set("layers", Json::Array(std::move(layers)));
-  return json;
 }
 
 std::string FormatChange(const PlacementTable& placement, const PlacementChange& change) {

@@ -57,8 +57,6 @@ absl::StatusOr<PlacementChange> PlanChange(const PlacementTable& placement,
 /// The plan as a file for --placement: the table's own where nothing moves.
 std::string FormatPlacementFile(const PlacementTable& placement, const PlacementChange& change);
 
-std::string FormatPlacementTable(const PlacementTable& placement, bool all);
-Json PlacementTableJson(const PlacementTable& placement);
 std::string FormatChange(const PlacementTable& placement, const PlacementChange& change);
 Json ChangeJson(const PlacementTable& placement, const PlacementChange& change);
 

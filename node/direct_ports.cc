@@ -12,8 +12,8 @@ KvPool DirectAttention::kv_pool() const {
   return KvPool{usage.block_tokens, usage.num_blocks, usage.used_blocks};
 }
 
-absl::Status DirectExperts::Forward(LayerId layer, const DispatchPlan& plan, int32_t, Bf16Rows rows,
-                                    absl::Span<const MutableBf16Rows> replies,
+absl::Status DirectExperts::Forward(LayerId layer, const DispatchPlan& plan, ForwardCall,
+                                    Bf16Rows rows, absl::Span<const MutableBf16Rows> replies,
                                     std::vector<ServiceId>* failed) {
   failed->clear();
   MOEBIUS_CHECK_EQ(plan.services().size(), pipelines_.size());

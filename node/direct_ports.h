@@ -38,7 +38,7 @@ class DirectExperts final : public ExpertPort {
 
   absl::Status BeginStep(const StepPlan&) override { return absl::OkStatus(); }
   /// No service fails alone: what one cannot do here no other could.
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round, Bf16Rows rows,
+  absl::Status Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call, Bf16Rows rows,
                        absl::Span<const MutableBf16Rows> replies,
                        std::vector<ServiceId>* failed) override;
   void EndStep() override {}

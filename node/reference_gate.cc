@@ -12,14 +12,15 @@
 namespace moebius {
 namespace {
 
+double SigmoidOf(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+// What experts are ranked by: the logits themselves where the choice is by logit.
 std::vector<float> Scores(ScoreFunction function, absl::Span<const float> logits) {
-  std::vector<float> scores(logits.size());
+  std::vector<float> scores(logits.begin(), logits.end());
   if (function == ScoreFunction::kSigmoid) {
-    for (size_t e = 0; e < logits.size(); ++e) {
-      scores[e] = static_cast<float>(1.0 / (1.0 + std::exp(-static_cast<double>(logits[e]))));
-    }
-    return scores;
+    for (float& score : scores) score = static_cast<float>(SigmoidOf(score));
   }
+  if (function != ScoreFunction::kSoftmax) return scores;
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - largest);
@@ -43,6 +44,21 @@ float GroupScore(absl::Span<const float> group) {
   if (group.size() == 1) return group[0];
   const std::vector<int> best = Largest(group, 2);
   return group[best[0]] + group[best[1]];
+}
+
+// Turns the logits of the chosen into what they weigh, before any scaling.
+void WeighChosenLogits(ScoreFunction function, const std::vector<int>& chosen,
+                       std::vector<float>& scores) {
+  if (function == ScoreFunction::kSigmoidOfChosen) {
+    for (const int expert : chosen) scores[expert] = static_cast<float>(SigmoidOf(scores[expert]));
+  }
+  if (function != ScoreFunction::kSoftmaxOfChosen) return;
+  double largest = scores[chosen[0]], sum = 0;
+  for (const int expert : chosen) largest = std::max<double>(largest, scores[expert]);
+  for (const int expert : chosen) sum += std::exp(scores[expert] - largest);
+  for (const int expert : chosen) {
+    scores[expert] = static_cast<float>(std::exp(scores[expert] - largest) / sum);
+  }
 }
 
 // Replaces the selection scores outside the kept groups by the fill.
@@ -69,7 +85,7 @@ void ChooseReferenceExperts(const GateConfig& config, GroupFill group_fill,
                             absl::Span<int16_t> experts, absl::Span<float> weights) {
   MOEBIUS_CHECK_EQ(static_cast<int64_t>(logits.size()), config.num_experts);
   MOEBIUS_CHECK(bias.empty() || bias.size() == logits.size());
-  const std::vector<float> scores = Scores(config.score_function, logits);
+  std::vector<float> scores = Scores(config.score_function, logits);
   std::vector<float> selection = scores;
   for (size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
   for (float& score : selection) {
@@ -79,9 +95,9 @@ void ChooseReferenceExperts(const GateConfig& config, GroupFill group_fill,
   std::vector<int> chosen = Largest(selection, config.top_k);
   std::sort(chosen.begin(), chosen.end());
 
-  double sum = 0;
+  WeighChosenLogits(config.score_function, chosen, scores);
+  double sum = 1e-20;
   for (const int expert : chosen) sum += scores[expert];
-  if (config.score_function == ScoreFunction::kSigmoid) sum += 1e-20;
   const double divisor = config.normalize_weights ? sum : 1.0;
   for (size_t i = 0; i < chosen.size(); ++i) {
     experts[i] = static_cast<int16_t>(chosen[i]);

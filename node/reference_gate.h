@@ -11,7 +11,8 @@ namespace moebius {
 
 /// Chooses the experts of one token from its gate logits, as the model's definition states it
 /// (sigmoid with correction bias and group limit: DeepSeek-V3 technical report, section 2.1.2;
-/// softmax: Mixtral, OLMoE, Qwen3). A statement of its own, so that it can judge moebius/routing.
+/// softmax: Mixtral, OLMoE, Qwen3; by logit: gpt-oss, Llama 4). A statement of its own, so that it
+/// can judge moebius/routing.
 ///
 /// Ties are broken by the lowest id, among groups and among experts. The bias decides who is chosen
 /// and enters no weight.

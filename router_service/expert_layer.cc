@@ -26,14 +26,32 @@ ExpertLayer::ExpertLayer(const Parts& parts)
       executor_(*parts.executor),
       experts_(*parts.experts),
       placement_(*parts.placement),
+      max_rows_(parts.max_rows_per_service),
+      replica_load_(parts.replica_load),
       replies_(static_cast<size_t>(placement_.num_services())),
       reply_views_(replies_.size()) {}
 
 absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
                               MutableBf16Rows out, StepFigures* figures) {
-  PhaseTimer timer;
-  recovery_.Begin(assignments, placement_.num_services());
+  recovery_.BeginLayer(placement_.num_services());
   served_.Begin(rule.num_experts);
+  num_calls_ = 0;
+  if (max_rows_ == 0 || assignments.num_rows <= max_rows_) {
+    return RunWave(rule, assignments, rows, out, figures);
+  }
+  for (int64_t begin = 0; begin < assignments.num_rows; begin += max_rows_) {
+    const Wave wave{begin, std::min(begin + max_rows_, assignments.num_rows)};
+    SliceAssignments(assignments, wave, &wave_);
+    MOEBIUS_RETURN_IF_ERROR(RunWave(rule, wave_, rows.Slice(wave.begin, wave.end),
+                                    out.Slice(wave.begin, wave.end), figures));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExpertLayer::RunWave(const LayerRule& rule, const Assignments& assignments,
+                                  Bf16Rows rows, MutableBf16Rows out, StepFigures* figures) {
+  PhaseTimer timer;
+  recovery_.BeginWave(assignments);
   for (bool ended = false; !ended;) {
     const int32_t round = recovery_.round();
     double plan_seconds = 0, expert_seconds = 0;
@@ -46,8 +64,8 @@ absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignme
     CountRound(rows.width, figures);
     timer.Lap(&plan_seconds);
     failed_.clear();
-    MOEBIUS_RETURN_IF_ERROR(
-        experts_.Forward(rule.layer, plan_, round, round_rows, reply_views_, &failed_));
+    MOEBIUS_RETURN_IF_ERROR(experts_.Forward(rule.layer, plan_, {num_calls_++, round > 0},
+                                             round_rows, reply_views_, &failed_));
     timer.Lap(&expert_seconds);
     figures->plan_seconds += plan_seconds;
     figures->expert_seconds += expert_seconds;
@@ -58,6 +76,7 @@ absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignme
     timer.Lap(&figures->combine_seconds);
     FindLostRows(plan_, failed_, &lost_);
     served_.AddRound(plan_, lost_);
+    if (replica_load_ != nullptr) replica_load_->AddRound(plan_, lost_);
     ended = recovery_.EndRound(plan_, failed_);
   }
   return absl::OkStatus();
@@ -67,6 +86,7 @@ absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignme
 absl::Status ExpertLayer::Plan(const LayerRule& rule) {
   const Assignments& assignments = recovery_.assignments();
   DispatchLimits limits;
+  limits.max_rows_per_service = max_rows_;
   limits.usable_services = recovery_.UsableServices(experts_.usable_services());
   MOEBIUS_RETURN_IF_ERROR(BuildDispatchPlan(rule, assignments, placement_, limits, &plan_));
 #ifdef MOEBIUS_CHECKS
@@ -93,6 +113,7 @@ void ExpertLayer::CountRound(int64_t width, StepFigures* figures) const {
   if (recovery_.round() == 0) {
     figures->assignments += counts.demanded;
     figures->dropped += counts.dropped;
+    figures->dispatched += counts.served;
     CountNaive(width, figures);
   } else {
     ++figures->resends;
@@ -100,7 +121,7 @@ void ExpertLayer::CountRound(int64_t width, StepFigures* figures) const {
   }
 }
 
-// The layer's rows ─▶ those of a later round.
+// The wave's rows ─▶ those of a later round.
 Bf16Rows ExpertLayer::GatherRows(Bf16Rows rows) {
   const absl::Span<const int64_t> row_ids = recovery_.row_ids();
   resent_.Reset(static_cast<int64_t>(row_ids.size()), rows.width);

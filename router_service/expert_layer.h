@@ -10,8 +10,10 @@
 #include "moebius/kernels/kernels.h"
 #include "moebius/placement/placement.h"
 #include "moebius/routing/dispatch_plan.h"
+#include "moebius/routing/dispatch_waves.h"
 #include "moebius/tensor/buffer.h"
 #include "router_service/ports.h"
+#include "router_service/replica_load.h"
 #include "router_service/row_recovery.h"
 #include "router_service/served_count.h"
 
@@ -23,12 +25,16 @@ namespace moebius {
 ///        ▲                            │ a service failed
 ///        └──── the rows that it was asked for, without it
 ///
+/// More rows than a service has room for go in waves, one after the other: a row goes to a service
+/// at most once, so that no dispatch of a wave has more rows than the wave, whoever fails.
+///
 /// Invariants:
 /// 1. Every assignment is dispatched and combined once in the plan that completes its row. Counts
 ///    are checked for each layer (row_recovery.h); while MOEBIUS_CHECKS is on, all rules of one
 ///    first plan in 31 and of every later one.
-/// 2. `out` has the same bits whichever services answered.
+/// 2. `out` has the same bits whichever services answered, in however many waves.
 /// 3. Without failures nothing is allocated in steady state.
+/// 4. No dispatch has more rows than max_rows_per_service.
 ///
 /// Not thread-safe. Borrows its parts.
 class ExpertLayer {
@@ -38,6 +44,8 @@ class ExpertLayer {
     Executor* executor = nullptr;
     ExpertPort* experts = nullptr;
     const Placement* placement = nullptr;
+    int64_t max_rows_per_service = 0;  // of one dispatch: what services keep room for; 0: no limit
+    ReplicaLoad* replica_load = nullptr;  // gets what was served where; null: nobody wants it
   };
 
   explicit ExpertLayer(const Parts& parts);
@@ -53,6 +61,8 @@ class ExpertLayer {
   absl::Span<const int64_t> served() const { return served_.served(); }
 
  private:
+  absl::Status RunWave(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
+                       MutableBf16Rows out, StepFigures* figures);
   absl::Status Plan(const LayerRule& rule);
   void CountRound(int64_t width, StepFigures* figures) const;
   void CountNaive(int64_t width, StepFigures* figures) const;
@@ -63,9 +73,13 @@ class ExpertLayer {
   Executor& executor_;
   ExpertPort& experts_;
   const Placement& placement_;
+  const int64_t max_rows_;
+  ReplicaLoad* const replica_load_;
   uint64_t num_plans_ = 0;
 
   // Of the round at hand; kept from layer to layer.
+  int32_t num_calls_ = 0;  // of the layer
+  Assignments wave_;       // where there is more than one
   RowRecovery recovery_;
   ServedCount served_;
   DispatchPlan plan_;

@@ -48,8 +48,7 @@ ModelInfo DescribeModel(const Checkpoint& checkpoint, absl::string_view model_pa
   info.num_shared_experts = config.num_shared_experts;
   info.num_groups = config.gate.num_groups;
   info.num_kept_groups = config.gate.num_kept_groups;
-  info.score_function =
-      config.gate.score_function == ScoreFunction::kSigmoid ? "sigmoid" : "softmax";
+  info.score_function = ScoreFunctionName(config.gate.score_function);
   info.has_correction_bias = config.gate.has_correction_bias;
   info.routed_scaling_factor = config.gate.routed_scaling_factor;
   info.eos_token_ids = config.eos_token_ids;
@@ -239,6 +238,7 @@ absl::StatusOr<uint64_t> LeadFront::UpdateBias(const BiasUpdate& update) {
 
 PlacementTable LeadFront::placement() const {
   PlacementTable table = DescribePlacement(parts_.checkpoint->config(), *parts_.placement);
+  parts_.rows->replica_load().Describe(&table);
   // The roster lists expert services by index.
   size_t index = 0;
   for (const ServiceState& member : parts_.roster().services) {

@@ -40,9 +40,12 @@ void WriteStepFigures(const StepFigures& figures, MetricWriter& writer) {
   };
   writer.WriteCounter(Metric::kStepStallSeconds, figures.stall_seconds);
   write(Metric::kStepRows, figures.num_rows);
-  write(Metric::kAssignments, figures.assignments, {"routed"});
+  // routed = combined + dropped, and dispatched = combined.
+  write(Metric::kAssignments, figures.assignments + figures.nonfinite_assignments, {"routed"});
+  write(Metric::kAssignments, figures.dispatched, {"dispatched"});
   write(Metric::kAssignments, figures.combined, {"combined"});
   write(Metric::kAssignmentsDropped, figures.dropped, {"capacity"});
+  write(Metric::kAssignmentsDropped, figures.nonfinite_assignments, {"nonfinite"});
   write(Metric::kAssignmentsRerouted, figures.rerouted);
   write(Metric::kDispatchedRows, figures.dispatched_rows);
   write(Metric::kReplyRows, figures.reply_rows);

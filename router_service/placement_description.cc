@@ -40,8 +40,10 @@ PlacementTable DescribePlacement(const ModelConfig& config, const Placement& pla
     const int32_t num_ids = placement.shape().NumIds(layer_id);
     for (int32_t id = layer.has_experts ? 0 : table.num_experts; id < num_ids; ++id) {
       std::vector<int32_t>& holders = layer.services_of.emplace_back();
+      std::vector<int64_t>& served = layer.served_of.emplace_back();
       for (const ServiceId service : placement.Services(layer_id, ExpertId(id))) {
         holders.push_back(service.value());
+        served.push_back(0);
         PlacedService& placed = table.services[static_cast<size_t>(service.value())];
         ++placed.num_held;
         if (id < table.num_experts) ++placed.num_experts_held;

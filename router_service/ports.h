@@ -78,6 +78,12 @@ class AttentionPort {
   virtual std::vector<SessionId> TakeLostSessions() { return {}; }
 };
 
+/// Which of a layer's calls of Forward one is.
+struct ForwardCall {
+  int32_t number = 0;      // from 0, rising by one: tells the messages of a layer's calls apart
+  bool is_resend = false;  // its rows were sent in an earlier call, to a service that failed
+};
+
 /// The way to the expert services, which own all feed-forward weights: routed experts, shared
 /// experts and dense layers alike.
 class ExpertPort {
@@ -91,8 +97,7 @@ class ExpertPort {
   /// plan; the view stays valid until the next call.
   virtual absl::Span<const uint8_t> usable_services() const { return {}; }
 
-  /// Sends each service its rows of `plan` and fills its replies. `round` is how often these rows
-  /// were sent before in this layer; it rises by one from call to call of a layer.
+  /// Sends each service its rows of `plan` and fills its replies.
   /// `rows`: [plan.num_rows, hidden_size] bf16, what the plan's row ids index.
   /// `replies[s]`: [reply rows of service s by the plan, hidden_size] bf16, in the plan's order.
   ///
@@ -100,7 +105,7 @@ class ExpertPort {
   /// in `failed` (dead, silent, without the weights, or unable to answer this once) has replies
   /// that mean nothing: whoever holds the plan sends its rows elsewhere. A failure is what no other
   /// replica can mend: the dispatch itself is wrong, or the process ends.
-  virtual absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round,
+  virtual absl::Status Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call,
                                Bf16Rows rows, absl::Span<const MutableBf16Rows> replies,
                                std::vector<ServiceId>* failed) = 0;
 

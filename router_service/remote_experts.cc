@@ -53,14 +53,15 @@ class RemoteExperts::Impl {
     return usable_;
   }
 
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round, Bf16Rows rows,
+  absl::Status Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call, Bf16Rows rows,
                        absl::Span<const MutableBf16Rows> replies, std::vector<ServiceId>* failed) {
     failed->clear();
     failed_ = failed;
     plan_ = &plan;
     fatal_ = absl::OkStatus();
     key_.layer = static_cast<uint32_t>(layer.value());
-    key_.round = static_cast<uint32_t>(round);
+    key_.round = static_cast<uint32_t>(call.number);
+    is_resend_ = call.is_resend;
     if (TakeShutdown()) return ShutdownError();
     for (size_t service = 0; service < questions_.size() && fatal_.ok(); ++service) {
       if (plan.services()[service].num_rows() > 0) Ask(service, rows);
@@ -330,7 +331,7 @@ class RemoteExperts::Impl {
     ++traffic.dispatches;
     traffic.rows += rows;
     traffic.sent_bytes += bytes;
-    if (key_.round > 0) traffic.resent_rows += rows;
+    if (is_resend_) traffic.resent_rows += rows;
   }
 
   bool EveryExpertIsUsable() const {
@@ -359,6 +360,7 @@ class RemoteExperts::Impl {
   // The stepping thread's own.
   uint64_t term_ = 0;
   MessageKey key_;  // of the step, then of the call
+  bool is_resend_ = false;
   Lane lane_ = Lane::kDecode;
   std::vector<uint8_t> avoided_;  // by service: it failed in this step, and may be there
   std::vector<uint8_t> usable_;
@@ -392,10 +394,10 @@ absl::Status RemoteExperts::BeginStep(const StepPlan& step) {
 absl::Span<const uint8_t> RemoteExperts::usable_services() const {
   return impl_->usable_services();
 }
-absl::Status RemoteExperts::Forward(LayerId layer, const DispatchPlan& plan, int32_t round,
+absl::Status RemoteExperts::Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call,
                                     Bf16Rows rows, absl::Span<const MutableBf16Rows> replies,
                                     std::vector<ServiceId>* failed) {
-  return impl_->Forward(layer, plan, round, rows, replies, failed);
+  return impl_->Forward(layer, plan, call, rows, replies, failed);
 }
 bool RemoteExperts::WaitUntilUsable(absl::Duration timeout) {
   return impl_->WaitUntilUsable(timeout);

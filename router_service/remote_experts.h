@@ -63,7 +63,7 @@ class RemoteExperts final : public ExpertPort {
   absl::Span<const uint8_t> usable_services() const override;
   /// INVALID_ARGUMENT when a service, or the own limits, refuse the dispatch as such; UNAVAILABLE
   /// after Shutdown.
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round, Bf16Rows rows,
+  absl::Status Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call, Bf16Rows rows,
                        absl::Span<const MutableBf16Rows> replies,
                        std::vector<ServiceId>* failed) override;
   void EndStep() override {}

@@ -131,6 +131,7 @@ class RouterCore::Impl {
     parts.attention = &attention_;
     parts.experts = &experts_;
     parts.placement = parts_.placement;
+    parts.max_rows_per_service = core.row_budget;  // what each service has room for
     parts.load = parts_.load;
     parts.capacity = core.capacity;
     parts.biases = parts_.biases;

@@ -2,7 +2,10 @@
 #include "router_service/router_weights.h"
 
 #include <bit>
+#include <cmath>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "moebius/base/status.h"
 
@@ -16,6 +19,17 @@ bool IsBf16(FloatRows rows) {
     for (const float value : rows.span(index)) low_bits |= std::bit_cast<uint32_t>(value) & 0xFFFF;
   }
   return low_bits == 0;
+}
+
+// An expert whose bias is not finite is no candidate, or always one: a row could be left with fewer
+// than k to choose from.
+absl::Status CheckBias(absl::Span<const float> bias, int32_t layer) {
+  for (size_t expert = 0; expert < bias.size(); ++expert) {
+    if (std::isfinite(bias[expert])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "layer ", layer, ": the correction bias of expert ", expert, " is not finite"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<GateWeights> LoadGate(const Checkpoint& checkpoint, int32_t layer,
@@ -39,6 +53,7 @@ absl::StatusOr<GateWeights> LoadGate(const Checkpoint& checkpoint, int32_t layer
                              checkpoint.LoadFloat({Part::kCorrectionBias, layer, -1}));
     const absl::Span<const float> values = bias.rows().span(0);
     gate.bias.assign(values.begin(), values.end());
+    MOEBIUS_RETURN_IF_ERROR(CheckBias(gate.bias, layer));
   }
   return gate;
 }

@@ -11,6 +11,14 @@
 namespace moebius {
 namespace {
 
+// Of one gate in so many what it chose is checked against all rules, which takes longer than
+// choosing; under the sanitizers of each.
+#ifdef __SANITIZE_ADDRESS__
+[[maybe_unused]] constexpr uint64_t kGatesPerCheck = 1;
+#else
+[[maybe_unused]] constexpr uint64_t kGatesPerCheck = 31;  // prime: it visits every layer
+#endif
+
 void AddByRow(absl::Span<const int32_t> of_layer, std::vector<int64_t>* of_step) {
   if (of_step->empty()) of_step->assign(of_layer.size(), 0);
   for (size_t row = 0; row < of_layer.size(); ++row) (*of_step)[row] += of_layer[row];
@@ -58,7 +66,9 @@ void RowGate::Choose(LayerId layer, Bf16Rows normed, StepResult* result) {
     SelectExperts(executor_, config_.gate, numerics_.group_fill, logits_.rows(), BiasOf(layer),
                   &assignments_, &counts);
   });
+  CheckRules(layer);
   result->figures.group_fill_mismatches += counts.group_fill_mismatches;
+  result->figures.nonfinite_assignments += counts.refused_rows * assignments_.top_k;
   result->nonfinite_rows.insert(result->nonfinite_rows.end(), assignments_.refused_rows.begin(),
                                 assignments_.refused_rows.end());
   if (snapshot_ != nullptr && biases_->mode() == BiasMode::kOn) {
@@ -71,6 +81,17 @@ void RowGate::Choose(LayerId layer, Bf16Rows normed, StepResult* result) {
   } else {
     Limit(layer, result);
   }
+}
+
+void RowGate::CheckRules([[maybe_unused]] LayerId layer) {
+#ifdef MOEBIUS_CHECKS
+  if (num_gates_++ % kGatesPerCheck != 0) return;
+  executor_.Run([&] {
+    const absl::Status valid = ValidateAssignments(config_.gate, numerics_.group_fill,
+                                                   logits_.rows(), BiasOf(layer), assignments_);
+    MOEBIUS_CHECK_EQ(valid.ToString(), absl::OkStatus().ToString());
+  });
+#endif
 }
 
 // Rows of rejected sessions are refused like those that are not finite.

@@ -66,6 +66,7 @@ class RowGate {
 
  private:
   absl::Span<const float> BiasOf(LayerId layer) const;
+  void CheckRules(LayerId layer);
   void Watch(LayerId layer);
   void LeaveOutRejected();
   void Limit(LayerId layer, StepResult* result);
@@ -81,6 +82,7 @@ class RowGate {
 
   const StepPlan* plan_ = nullptr;
   StepPurpose purpose_ = StepPurpose::kServe;
+  uint64_t num_gates_ = 0;
   RowBatch<float> logits_;
   Assignments assignments_;
   StepLoad load_;

@@ -51,12 +51,15 @@ class RowPipeline::Impl {
         load_(parts.load),
         gate_({parts.config, parts.numerics, parts.weights, parts.kernels, parts.executor,
                parts.capacity, parts.biases}),
-        expert_layer_({&kernels_, &executor_, &experts_, &placement_}) {}
+        replica_load_(placement_),
+        expert_layer_({&kernels_, &executor_, &experts_, &placement_, parts.max_rows_per_service,
+                       &replica_load_}) {}
 
   absl::Status RunStep(const StepRequest& request, StepResult* result) {
     MOEBIUS_CHECK_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
     result->Begin(request.plan.num_rows);
     gate_.BeginStep(request.plan, request.purpose);
+    replica_load_.BeginStep();
     const PortTraffic attention_before = attention_.traffic();
     const PortTraffic experts_before = experts_.traffic();
     absl::Status status = RunReserved(request, result);
@@ -80,6 +83,7 @@ class RowPipeline::Impl {
     plan.num_rows = normed.num_rows;
     MOEBIUS_RETURN_IF_ERROR(experts_.BeginStep(plan));
     gate_.BeginStep(plan, StepPurpose::kServe);
+    replica_load_.BeginStep();
     absl::Status status = ForwardReserved(layer, normed, out, forward);
     experts_.EndStep();
     if (status.ok()) CountLoad();
@@ -96,6 +100,7 @@ class RowPipeline::Impl {
   }
   std::vector<SessionId> TakeLostSessions() { return attention_.TakeLostSessions(); }
   void SetObserver(StepObserver* observer) { observer_ = observer; }
+  const ReplicaLoad& replica_load() const { return replica_load_; }
 
  private:
   absl::Status ForwardReserved(LayerId layer, Bf16Rows normed, MutableBf16Rows out,
@@ -141,6 +146,7 @@ class RowPipeline::Impl {
 
   void CountLoad() {
     gate_.Commit();
+    replica_load_.Commit();
     if (load_ != nullptr) load_->Add(gate_.load());
   }
 
@@ -286,6 +292,7 @@ class RowPipeline::Impl {
   RowBatch<Bf16> delta_;      // [num_rows, hidden_size], what the residual gains
   RowBatch<Bf16> final_;      // [logit rows, hidden_size]
   RowGate gate_;
+  ReplicaLoad replica_load_;
   ExpertLayer expert_layer_;
 };
 
@@ -304,6 +311,7 @@ absl::Status RowPipeline::ForwardRows(uint64_t step, LayerId layer, Bf16Rows nor
                                       MutableBf16Rows out, ForwardResult* forward) {
   return impl_->ForwardRows(step, layer, normed, out, forward);
 }
+const ReplicaLoad& RowPipeline::replica_load() const { return impl_->replica_load(); }
 void RowPipeline::SetObserver(StepObserver* observer) { impl_->SetObserver(observer); }
 
 }  // namespace moebius

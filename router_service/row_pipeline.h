@@ -14,6 +14,7 @@
 #include "router_service/bias_control.h"
 #include "router_service/expert_load.h"
 #include "router_service/ports.h"
+#include "router_service/replica_load.h"
 #include "router_service/router_weights.h"
 
 namespace moebius {
@@ -31,8 +32,7 @@ namespace moebius {
 /// 2. Every assignment that the gate made and no capacity dropped is dispatched and combined once
 ///    (expert_layer.h). Counted on both sides; a step for which that does not hold fails: INTERNAL.
 /// 3. Without a capacity a row's bits depend on its own tokens alone, never on the other rows of
-/// the
-///    step. With one, on the rows of the step, and still on no service.
+///    the step. With one, on the rows of the step, and still on no service.
 /// 4. In steady state (no step larger than one seen before) its own phases allocate nothing.
 ///
 /// Not thread-safe: one call at a time. Output arithmetic runs on the executor; called on an
@@ -48,6 +48,8 @@ class RowPipeline final : public RowOwnerPort {
     AttentionPort* attention = nullptr;
     ExpertPort* experts = nullptr;
     const Placement* placement = nullptr;
+    /// Of one dispatch, what services keep room for; more rows go in waves. 0: no limit.
+    int64_t max_rows_per_service = 0;
     ExpertLoad* load = nullptr;     // of steps that serve and have succeeded; null: nowhere
     CapacityPolicy capacity;        // of each expert in a step; dropless
     BiasControl* biases = nullptr;  // of the gates; null: the checkpoint's
@@ -69,6 +71,9 @@ class RowPipeline final : public RowOwnerPort {
   /// capacity rejected; else what the expert port says.
   absl::Status ForwardRows(uint64_t step, LayerId layer, Bf16Rows normed, MutableBf16Rows out,
                            ForwardResult* forward);
+
+  /// What each replica has served in steps that count as load. Thread-safe.
+  const ReplicaLoad& replica_load() const;
 
   /// Called for the steps that follow; null for none.
   void SetObserver(StepObserver* observer);

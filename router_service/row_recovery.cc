@@ -39,11 +39,14 @@ void SelectAssignments(const Assignments& assignments, absl::Span<const int64_t>
   }
 }
 
-void RowRecovery::Begin(const Assignments& assignments, int32_t num_services) {
+void RowRecovery::BeginLayer(int32_t num_services) {
+  failed_.assign(static_cast<size_t>(num_services), 0);
+}
+
+void RowRecovery::BeginWave(const Assignments& assignments) {
   all_ = &assignments;
   round_ = 0;
   completed_ = 0;
-  failed_.assign(static_cast<size_t>(num_services), 0);
   row_ids_.clear();
 }
 

@@ -25,28 +25,32 @@ void FindLostRows(const DispatchPlan& plan, absl::Span<const ServiceId> failed,
 void SelectAssignments(const Assignments& assignments, absl::Span<const int64_t> rows,
                        Assignments* selected);
 
-/// Follows the rows of one layer from plan to plan. Not thread-safe; keeps its memory.
+/// Follows the rows of one layer, wave by wave, from plan to plan. Not thread-safe; keeps its
+/// memory.
 ///
 /// Invariants:
 /// 1. The rows of a round are a subset of the round before, in the layer's order.
 /// 2. A service that failed is not usable any more in this layer, so there are at most as many
 ///    rounds with failures as there are services.
-/// 3. At the end every assignment that the gate demanded was served or dropped in exactly one plan:
+/// 3. At the end of a wave every assignment that the gate demanded was served or dropped in exactly
+/// one plan:
 ///    the one that its row was completed by. CHECKed.
 class RowRecovery {
  public:
-  /// A new layer; its first round has all rows. Borrows `assignments` until the layer has ended.
-  void Begin(const Assignments& assignments, int32_t num_services);
+  /// A new layer: no service has failed.
+  void BeginLayer(int32_t num_services);
+  /// A wave of its rows; the first round has all of them. Borrows `assignments` until it has ended.
+  void BeginWave(const Assignments& assignments);
 
   /// Of the round at hand.
   int32_t round() const { return round_; }
   const Assignments& assignments() const { return round_ == 0 ? *all_ : selected_; }
-  /// Row i of this round is row row_ids()[i] of the layer. Empty in the first round: all rows.
+  /// Row i of this round is row row_ids()[i] of the wave. Empty in the first round: all rows.
   absl::Span<const int64_t> row_ids() const { return row_ids_; }
   /// What the port says, less the services that have failed. `usable` empty: all.
   absl::Span<const uint8_t> UsableServices(absl::Span<const uint8_t> usable);
 
-  /// How the round went: `plan` was made of its assignments. True when the layer has ended, false
+  /// How the round went: `plan` was made of its assignments. True when the wave has ended, false
   /// when another round begins, with the lost rows.
   bool EndRound(const DispatchPlan& plan, absl::Span<const ServiceId> failed);
 

@@ -137,13 +137,14 @@ EXPERTS = Dashboard(
         Row("Assignments", (
             Panel("Assignments", "short",
                   ((rate("moebius_assignments_total", "stage"), "{stage}"),),
-                  "routed = combined + dropped at the router; computed by the services, which also "
-                  "count resends, shared experts and dense layers.",
+                  "routed = combined + dropped and dispatched = combined at the router; computed by the "
+                  "services, which also count resends, shared experts and dense layers.",
                   "routed above combined: assignments are dropped."),
             Panel("Dropped", "short",
                   ((rate("moebius_assignments_dropped_total", "reason"), "{reason}"),),
-                  "Assignments that no expert computed, by reason. 0 while no capacity is set.",
-                  "See MoebiusTokensDropped."),
+                  "Assignments that no expert computed: over a capacity, 0 while none is set; or of rows "
+                  "that are not finite.",
+                  "See MoebiusTokensDropped and MoebiusNonFiniteOutput."),
             Panel("Rows sent and returned", "short", (
                 (rate("moebius_dispatched_rows_total"), "sent"),
                 (rate("moebius_reply_rows_total"), "returned")),

@@ -21,6 +21,7 @@ struct PlacedLayer {
   int32_t layer = 0;
   bool has_experts = false;
   std::vector<std::vector<int32_t>> services_of;  // by id; without experts the slices alone
+  std::vector<std::vector<int64_t>> served_of;    // beside services_of: rows since the start
 };
 
 struct PlacementTable {

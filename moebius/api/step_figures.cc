@@ -26,6 +26,8 @@ void StepFigures::Add(const StepFigures& other) {
   num_rows += other.num_rows;
   assignments += other.assignments;
   dropped += other.dropped;
+  dispatched += other.dispatched;
+  nonfinite_assignments += other.nonfinite_assignments;
   rerouted += other.rerouted;
   combined += other.combined;
   conservation_errors += other.conservation_errors;

@@ -31,8 +31,12 @@ struct StepFigures {
   int64_t num_rows = 0;
   int64_t assignments = 0;  // routed: T·k over all MoE layers, without refused rows
   int64_t dropped = 0;      // by capacity; 0 while dropless
-  int64_t rerouted = 0;     // by capacity, to another expert
-  int64_t combined = 0;     // counted where replies become rows; routed = combined + dropped
+  int64_t dispatched = 0;   // counted in the plans; what is sent again is not counted again
+  /// k for each layer with a gate that a row met with a NaN or an infinity: they are not in
+  /// `assignments`, since such a row chooses nobody.
+  int64_t nonfinite_assignments = 0;
+  int64_t rerouted = 0;  // by capacity, to another expert
+  int64_t combined = 0;  // counted where replies become rows; routed = combined + dropped
   /// Experts of layers whose demand is not what was served and dropped; 0, or a fault of ours.
   int64_t conservation_errors = 0;
   int64_t dispatched_rows = 0;  // a row counts once per service, layer and round

@@ -38,8 +38,7 @@ Json GateFacts(const GateConfig& gate) {
   facts.Set("top_k", Json::Integer(gate.top_k));
   facts.Set("num_groups", Json::Integer(gate.num_groups));
   facts.Set("num_kept_groups", Json::Integer(gate.num_kept_groups));
-  facts.Set("score",
-            Json::String(gate.score_function == ScoreFunction::kSigmoid ? "sigmoid" : "softmax"));
+  facts.Set("score", Json::String(ScoreFunctionName(gate.score_function)));
   facts.Set("correction_bias", Json::Boolean(gate.has_correction_bias));
   facts.Set("normalize", Json::Boolean(gate.normalize_weights));
   facts.Set("scaling", Json::Number(static_cast<double>(gate.routed_scaling_factor)));

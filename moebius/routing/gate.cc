@@ -11,15 +11,12 @@
 #include "absl/strings/str_format.h"
 
 #include "moebius/base/check.h"
-#include "moebius/kernels/inline.h"
-#include "moebius/kernels/math.h"
+#include "moebius/routing/gate_scores.h"
 
 namespace moebius {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-// Keeps 0/0 away where all chosen scores underflow; too small to change any other sum.
-constexpr float kSumGuard = 1e-20f;
 // Rows of one task: some 50 µs of work, against some 5 µs for a fork and join.
 constexpr int64_t kRowsPerTask = 32;
 
@@ -45,6 +42,9 @@ class Best {
   int size() const { return size_; }
   int32_t id(int place) const { return ids_[static_cast<size_t>(place)]; }
   float score(int place) const { return scores_[static_cast<size_t>(place)]; }
+  absl::Span<const int32_t> ids() const {
+    return absl::MakeConstSpan(ids_.data(), static_cast<size_t>(size_));
+  }
   bool Has(int32_t id) const {
     return std::find(ids_.begin(), ids_.begin() + size_, id) != ids_.begin() + size_;
   }
@@ -64,51 +64,6 @@ bool AllFinite(absl::Span<const float> logits) {
   float sum = 0;
   for (const float logit : logits) sum += logit - logit;
   return sum == 0;
-}
-
-// Exp of kernels/math.h with its two early returns turned into selects, so that loops over experts
-// have a vector form; the same bits for every x but NaN, which no accepted row has.
-MOEBIUS_ALWAYS_INLINE float ExpWithoutBranch(float x) {
-  using math_internal::Bits;
-  using math_internal::FromBits;
-  using math_internal::Horner6;
-  using math_internal::kExpCoefficients;
-  using math_internal::kExpMax;
-  using math_internal::kExpMin;
-  using math_internal::kLn2High;
-  using math_internal::kLn2Low;
-  using math_internal::kLog2OfE;
-  using math_internal::kRoundingShift;
-  const float low = x < kExpMin ? kExpMin : x;
-  const float clamped = low > kExpMax ? kExpMax : low;
-  const float shifted = clamped * kLog2OfE + kRoundingShift;
-  const float whole = shifted - kRoundingShift;
-  const float r = (clamped - whole * kLn2High) - whole * kLn2Low;
-  const auto n = static_cast<int32_t>(Bits(shifted) - Bits(kRoundingShift));
-  const int32_t half = n >> 1;
-  const float low_scale = FromBits(static_cast<uint32_t>(half + 127) << 23);
-  const float high_scale = FromBits(static_cast<uint32_t>(n - half + 127) << 23);
-  const float inside = Horner6(kExpCoefficients, r) * low_scale * high_scale;
-  const float above = x > kExpMax ? std::numeric_limits<float>::infinity() : inside;
-  return x < kExpMin ? 0.0f : above;
-}
-
-void Sigmoids(absl::Span<const float> logits, float* scores) {
-  const float* const in = logits.data();
-  const auto size = static_cast<int64_t>(logits.size());
-  for (int64_t e = 0; e < size; ++e) scores[e] = 1.0f / (1.0f + ExpWithoutBranch(-in[e]));
-}
-
-void Softmax(absl::Span<const float> logits, absl::Span<float> scores) {
-  float largest = logits[0];
-  for (const float logit : logits) largest = std::max(largest, logit);
-  for (size_t e = 0; e < logits.size(); ++e) scores[e] = ExpWithoutBranch(logits[e] - largest);
-  // Eight chains, expert e in chain e mod 8, then pairwise: one order for everyone.
-  std::array<float, 8> chains{};
-  for (size_t e = 0; e < scores.size(); ++e) chains[e % 8] += scores[e];
-  const float sum = ((chains[0] + chains[4]) + (chains[2] + chains[6])) +
-                    ((chains[1] + chains[5]) + (chains[3] + chains[7]));
-  for (float& score : scores) score = score / sum;
 }
 
 // The sum of the two best selection scores, or the one of a group of one expert.
@@ -166,24 +121,6 @@ bool OtherFillDiffers(const GateConfig& config, const float* selection,
   return false;
 }
 
-// Weights of one row's candidates.
-class RowWeights {
- public:
-  RowWeights(const GateConfig& config, const float* scores, const BestExperts& chosen)
-      : scale_(config.routed_scaling_factor) {
-    if (!config.normalize_weights) return;
-    divisor_ = 0;
-    for (int i = 0; i < chosen.size(); ++i) divisor_ += scores[chosen.id(i)];
-    if (config.score_function == ScoreFunction::kSigmoid) divisor_ += kSumGuard;
-  }
-
-  float Of(float score) const { return score / divisor_ * scale_; }
-
- private:
-  const float scale_;
-  float divisor_ = 1;
-};
-
 using ExpertScores = std::array<float, kMaxExperts>;
 
 // Fills the scores of a row, and the selection scores where a bias makes them others. Returns the
@@ -192,11 +129,7 @@ const float* RankExperts(const GateConfig& config, absl::Span<const float> logit
                          absl::Span<const float> bias, ExpertScores& scores,
                          ExpertScores& selection) {
   const auto num_experts = static_cast<size_t>(config.num_experts);
-  if (config.score_function == ScoreFunction::kSigmoid) {
-    Sigmoids(logits, scores.data());
-  } else {
-    Softmax(logits, absl::MakeSpan(scores.data(), num_experts));
-  }
+  ScoreExperts(config.score_function, logits, scores.data());
   if (bias.empty()) return scores.data();
   for (size_t e = 0; e < num_experts; ++e) selection[e] = scores[e] + bias[e];
   return selection.data();
@@ -226,7 +159,7 @@ void SelectRows(const GateConfig& config, GroupFill fill, FloatRows logits,
     if (config.num_groups > 1 && OtherFillDiffers(config, ranked, kept, fill, chosen)) {
       ++counts.group_fill_mismatches;
     }
-    const RowWeights row_weights(config, scores.data(), chosen);
+    const ChoiceWeights row_weights(config, scores.data(), chosen.ids());
     for (int i = 0; i < chosen.size(); ++i) {
       ids[i] = chosen.id(i);
       weights[i] = row_weights.Of(scores[static_cast<size_t>(chosen.id(i))]);
@@ -348,7 +281,7 @@ void CandidateRanking::Rank(const GateConfig& config, absl::Span<const float> lo
   if (config.num_groups > 1) KeepGroups(config, ranked, kept);
   const BestExperts chosen =
       Choose(config, ranked, kept, GroupFill::kNegativeInfinity, config.top_k);
-  const RowWeights row_weights(config, scores.data(), chosen);
+  const ChoiceWeights row_weights(config, scores.data(), chosen.ids());
   candidates_.clear();
   const int32_t width = config.num_experts / config.num_groups;
   for (int32_t expert = 0; expert < config.num_experts; ++expert) {

@@ -32,14 +32,17 @@ struct GateCounts {
 absl::Status ValidateGate(const GateConfig& config);
 
 /// Chooses k experts per row, row by row:
-///   scores     s = sigmoid(logits), or softmax over all E (fp32, one fixed order of summation)
+///   scores     s = sigmoid(logits), or softmax over all E (fp32, one fixed order of summation), or
+///              the logits themselves where the choice is by logit
 ///   selection  s + bias (the bias never enters a weight)
 ///   groups     where G > 1: a group's score is the sum of its two best selection scores, the
 ///              num_kept_groups best stay, all others count as `fill`
 ///   choice     the k largest; every comparison, groups included, ties to the lowest id
-///   weights    s of the chosen; where normalised divided by their sum in choice order (sigmoid:
-///              + 1e-20, so that scores that all underflow give 0); times routed_scaling_factor
-/// Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, equations 12 to 16.
+///   weights    s of the chosen, or their sigmoid where the choice is by logit; where normalised
+///              divided by their sum in choice order + 1e-20, so that scores that all underflow
+///              give 0; or the softmax over the chosen; times routed_scaling_factor
+/// A bias that is part of the logits comes before, weights on an expert's input after
+/// (gate_sides.h). Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, equations 12 to 16.
 ///
 /// `logits` fp32 [T, E]; `bias` fp32 [E], empty without a correction bias. A row with a logit that
 /// is not finite is refused: listed in assignments->refused_rows, chosen for nothing, and no other
@@ -53,6 +56,16 @@ void SelectExperts(const GateConfig& config, GroupFill fill, FloatRows logits,
 /// thread.
 void SelectExperts(Executor& executor, const GateConfig& config, GroupFill fill, FloatRows logits,
                    absl::Span<const float> bias, Assignments* assignments, GateCounts* counts);
+
+/// Checks what a gate chose, from scratch and slowly. INTERNAL names the broken rule and the row:
+///  G1 a row is refused exactly where a logit is not finite; it then chooses nobody and weighs 0
+///  G2 ids are in [0, E) and distinct within a row
+///  G3 with fill -inf they are of the kept groups
+///  G4 choices come in the order of selection, ties to the lowest id, and nobody better is left out
+///  G5 weights are finite and those of the definition, from scores without the bias
+/// Runs in the executor's float environment.
+absl::Status ValidateAssignments(const GateConfig& config, GroupFill fill, FloatRows logits,
+                                 absl::Span<const float> bias, const Assignments& assignments);
 
 /// The scores [E] of one row, before any bias. False, and nothing written, for a row with a NaN or
 /// an infinity. Runs in the executor's float environment. Thread-safe.

@@ -76,10 +76,12 @@ constexpr MetricSpec kTable[] = {
     {kDegradedResponses, "moebius_degraded_responses_total", kCounter, "", {"reason"},
      "Answers that say that they are not exact."},
     {kAssignments, "moebius_assignments_total", kCounter, "", {"stage"},
-     "Token-to-expert assignments: routed and combined of done steps, where routed = combined + dropped; "
-     "computed by an expert service, resends included."},
+     "Token-to-expert assignments: routed, dispatched and combined of done steps, where dispatched = "
+     "combined and routed = combined + dropped; computed by an expert service, resends included."},
     {kAssignmentsDropped, "moebius_assignments_dropped_total", kCounter, "", {"reason"},
-     "Assignments that no expert computed; the answer then says that it is not exact."},
+     "Assignments that no expert computed. capacity: the answer says that it is not exact; nonfinite: "
+     "of rows with a NaN or an infinity, whose requests fail. A step that lacks a replica or waits too "
+     "long for one drops nothing: it fails as a whole and is tried again."},
     {kAssignmentsRerouted, "moebius_assignments_rerouted_total", kCounter, "", {},
      "Assignments that a full expert's capacity sent to another expert; the answer says so."},
     {kCapacityRejectedRows, "moebius_capacity_rejected_rows_total", kCounter, "", {},

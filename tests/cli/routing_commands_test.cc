@@ -5,6 +5,7 @@
 
 #include "cli/bias_command.h"
 #include "cli/placement_live.h"
+#include "cli/placement_picture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -17,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Three services, one MoE layer of four experts with one shared slice, one dense layer of two
 // slices. Services 0 and 1 hold experts 0 and 1, 2 and 3; service 2 holds 0 and 2 as well.
@@ -28,7 +30,11 @@ PlacementTable Table() {
   table.services = {{"expert-0", "usable", 4, 2, 4000},
                     {"expert-1", "usable", 4, 2, 4000},
                     {"expert-2", "suspect", 3, 2, 3000}};
-  table.layers = {{0, false, {{0, 1}, {1, 0}}}, {1, true, {{0, 2}, {0}, {1, 2}, {1}, {0, 1, 2}}}};
+  table.layers = {{0, false, {{0, 1}, {1, 0}}, {{9, 0}, {5, 4}}},
+                  {1,
+                   true,
+                   {{0, 2}, {0}, {1, 2}, {1}, {0, 1, 2}},
+                   {{30, 10}, {20}, {0, 0}, {1040}, {3, 3, 3}}}};
   return table;
 }
 
@@ -112,7 +118,6 @@ TEST(PlacementLiveTest, SaysHowMuchEachServiceHoldsAndWouldHold) {
   const std::string shown = FormatPlacementTable(Table(), /*all=*/true);
   EXPECT_THAT(shown, HasSubstr("epoch 7   3 expert services"));
   EXPECT_THAT(shown, HasSubstr("expert-2       suspect   2 routed experts, 3 sets of weights"));
-  EXPECT_THAT(shown, HasSubstr("layer 1   expert-2       0 2\n"));
   const PlacementChange change = *PlanChange(Table(), Load({1, 1, 1, 97}), std::nullopt);
   EXPECT_THAT(FormatChange(Table(), change), HasSubstr("nothing was changed: this was a dry run"));
   const Json json = ChangeJson(Table(), change);
@@ -123,6 +128,35 @@ TEST(PlacementLiveTest, SaysHowMuchEachServiceHoldsAndWouldHold) {
               service.Find("held_bytes")->integer() + service.Find("loaded_bytes")->integer());
   }
   EXPECT_EQ(loaded, json.Find("moved_bytes")->integer());
+}
+
+TEST(PlacementLiveTest, ShowsHowTheWorkWasSpreadOverServicesAndReplicas) {
+  // Routed experts alone: 50, 1040 and 10 of 1,100.
+  const ServedLoad served = SumServed(Table());
+  EXPECT_THAT(served.by_service, ElementsAre(50, 1040, 10));
+  EXPECT_EQ(served.total, 1100);
+  EXPECT_DOUBLE_EQ(served.max_over_mean, 1040.0 / (1100.0 / 3));
+  EXPECT_EQ(served.num_replicated, 1) << "nobody asked for expert 2";
+  EXPECT_DOUBLE_EQ(served.busiest_share, 0.75);
+  const std::string shown = FormatPlacementTable(Table(), /*all=*/true);
+  EXPECT_THAT(shown, HasSubstr("   served 1,040, 94.5 %\n"));
+  EXPECT_THAT(shown,
+              HasSubstr("services' max/mean 2.84; of 1 experts with replicas the busiest one "
+                        "served 75 %\n"));
+  EXPECT_THAT(shown, HasSubstr("layer 1   expert-1       2:0 3:1040\n"));
+  EXPECT_THAT(shown, HasSubstr("layer 1   expert-2       0:10 2:0\n"));
+  EXPECT_THAT(FormatPlacementTable(Table(), /*all=*/false), Not(HasSubstr("layer 1")));
+  const Json json = PlacementTableJson(Table());
+  EXPECT_EQ(json.Find("services")->elements()[1].Find("served")->integer(), 1040);
+  const Json& layer = json.Find("layers")->elements()[1];
+  EXPECT_EQ(layer.Find("served_of")->elements()[0].elements()[1].integer(), 10);
+
+  PlacementTable fresh = Table();
+  for (PlacedLayer& placed : fresh.layers) {
+    for (std::vector<int64_t>& of_id : placed.served_of) of_id.assign(of_id.size(), 0);
+  }
+  EXPECT_THAT(FormatPlacementTable(fresh, false), HasSubstr("nothing has been routed yet"));
+  EXPECT_EQ(PlacementTableJson(fresh).Find("served_max_over_mean")->number(), 0);
 }
 
 TEST(PlacementLiveTest, ALiveChangeIsRefusedWithWhatToDoInstead) {

@@ -89,11 +89,39 @@ class RoutingTest(unittest.TestCase):
                              answer["exactness"]["rerouted"])
             self.assertEqual(cluster.metric('moebius_assignments_total{stage="routed"}'),
                              cluster.metric('moebius_assignments_total{stage="combined"}') + dropped)
+            self.assertEqual(cluster.metric('moebius_assignments_total{stage="dispatched"}'),
+                             cluster.metric('moebius_assignments_total{stage="combined"}'))
+            self.assertEqual(cluster.metric('moebius_assignments_dropped_total{reason="nonfinite"}'),
+                             0)
             self.assertEqual(cluster.metric("moebius_token_conservation_errors_total"), 0)
             self.assertEqual(
                 cluster.metric('moebius_degraded_responses_total{reason="capacity"}'), 1)
             table = cluster.command("experts", "--router", cluster.grpc(), "--json").json()
             self.assertEqual(sum(map(sum, table["dropped"])), dropped)
+
+    def check_load_spread(self, cluster, shown):
+        """Every assignment that the gates asked for is shown at the one replica that served it."""
+        table = cluster.command("experts", "--router", cluster.grpc(), "--json").json()
+        layers = [layer for layer in shown["layers"] if layer["has_experts"]]
+        self.assertEqual([layer["layer"] for layer in layers], table["layer_ids"])
+        by_service = [0] * len(shown["services"])
+        for layer, demand in zip(layers, table["demand"]):
+            for holders, served in zip(layer["services_of"], layer["served_of"]):
+                self.assertEqual(len(holders), len(served))
+            self.assertEqual([sum(served) for served in layer["served_of"][:32]], demand)
+            for holders, served in zip(layer["services_of"][:32], layer["served_of"]):
+                for holder, count in zip(holders, served):
+                    by_service[holder] += count
+        self.assertEqual([service["served"] for service in shown["services"]], by_service)
+        self.assertEqual(sum(by_service), cluster.metric(
+            'moebius_assignments_total{stage="combined"}'))
+        self.assertGreater(min(by_service), 0)
+        self.assertAlmostEqual(shown["served_max_over_mean"],
+                               max(by_service) * len(by_service) / sum(by_service), places=5)
+        self.assertGreaterEqual(shown["busiest_replica_share"], 0.5)
+        text = cluster.command("placement", "show", "--router", cluster.grpc(), "--all").out
+        self.assertIn("services' max/mean", text)
+        self.assertIn("expert:assignments that were served there", text)
 
     def test_biases_are_told_kept_and_reset(self):
         folder = tempfile.TemporaryDirectory()
@@ -168,6 +196,7 @@ class RoutingTest(unittest.TestCase):
         self.assertEqual({service["state"] for service in shown["services"]}, {"usable"})
         experts = sum(service["num_experts_held"] for service in shown["services"])
         self.assertEqual(experts, 5 * 32 * 2, "five layers of 32 experts, two replicas")
+        self.check_load_spread(cluster, shown)
 
         live = cluster.command("placement", "apply", "--router", cluster.grpc())
         self.assertEqual(live.code, 2, live)

@@ -197,5 +197,26 @@ TEST(ReferenceGateTest, RenormalisesSoftmaxOnlyWhereTheModelDoes) {
   EXPECT_THAT(choice.weights, ElementsAre(FloatEq(4.0f / 7), FloatEq(3.0f / 7)));
 }
 
+TEST(ReferenceGateTest, TakesTheSoftmaxOverTheChosenWhereTheChoiceIsByLogit) {
+  GateConfig config;
+  config.num_experts = 4;
+  config.top_k = 2;
+  config.score_function = ScoreFunction::kSoftmaxOfChosen;
+  const Choice choice = Choose(config, {std::log(1.0f), std::log(4.0f), std::log(2.0f), -500.0f});
+  EXPECT_THAT(choice.experts, ElementsAre(1, 2));
+  EXPECT_THAT(choice.weights, ElementsAre(FloatEq(2.0f / 3), FloatEq(1.0f / 3)));
+}
+
+TEST(ReferenceGateTest, TakesTheSigmoidOfTheBestLogit) {
+  GateConfig config;
+  config.num_experts = 4;
+  config.top_k = 1;
+  config.score_function = ScoreFunction::kSigmoidOfChosen;
+  const Choice choice = Choose(config, {std::log(1.0f), std::log(4.0f), -3, -500.0f});
+  EXPECT_THAT(choice.experts, ElementsAre(1));
+  EXPECT_THAT(choice.weights, ElementsAre(FloatEq(0.8f)));
+  EXPECT_THAT(Choose(config, {20, 25, 0, 0}).experts, ElementsAre(1)) << "both sigmoids are 1";
+}
+
 }  // namespace
 }  // namespace moebius

@@ -36,7 +36,7 @@ namespace {
 class ZeroExperts final : public ExpertPort {
  public:
   absl::Status BeginStep(const StepPlan&) override { return absl::OkStatus(); }
-  absl::Status Forward(LayerId, const DispatchPlan&, int32_t round, Bf16Rows,
+  absl::Status Forward(LayerId, const DispatchPlan&, ForwardCall call, Bf16Rows,
                        absl::Span<const MutableBf16Rows> replies,
                        std::vector<ServiceId>* failed) override {
     for (const MutableBf16Rows& reply : replies) {
@@ -44,7 +44,7 @@ class ZeroExperts final : public ExpertPort {
         for (Bf16& value : reply.span(row)) value = ToBf16(0);
       }
     }
-    if (fails && round == 0) failed->push_back(ServiceId(1));
+    if (fails && call.number == 0) failed->push_back(ServiceId(1));
     return absl::OkStatus();
   }
   void EndStep() override {}

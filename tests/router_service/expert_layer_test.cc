@@ -33,15 +33,16 @@ class ExpertLayerTest : public testing::Test {
  protected:
   ExpertLayerTest() { UseServices(4, 2); }
 
-  void UseServices(int32_t num_services, int32_t num_replicas) {
+  void UseServices(int32_t num_services, int32_t num_replicas, int64_t max_rows_per_service = 0) {
     StaticPlacementOptions options;
     options.num_services = num_services;
     options.expert_replicas = num_replicas;
     options.shared_slice_replicas = num_replicas;
     placement_ =
         *Placement::Static(PlacementShape::Make(kExperts, {false, true, true}, 1, 3), options);
-    layer_ = std::make_unique<ExpertLayer>(
-        ExpertLayer::Parts{&kernels_, &executor_, &experts_, &placement_});
+    replica_load_ = std::make_unique<ReplicaLoad>(placement_);
+    layer_ = std::make_unique<ExpertLayer>(ExpertLayer::Parts{
+        &kernels_, &executor_, &experts_, &placement_, max_rows_per_service, replica_load_.get()});
   }
 
   void UseRows(int64_t num_rows, uint64_t seed = 11) {
@@ -89,6 +90,7 @@ class ExpertLayerTest : public testing::Test {
   Executor executor_{2};
   FakeExperts experts_{kernels_};
   Placement placement_;
+  std::unique_ptr<ReplicaLoad> replica_load_;
   std::unique_ptr<ExpertLayer> layer_;
   Assignments choices_;
   Assignments dense_;
@@ -117,7 +119,8 @@ TEST_F(ExpertLayerTest, SendsAgainOnlyTheRowsThatAFailedServiceWasAskedFor) {
       ASSERT_EQ(experts_.calls.size(), lost > 0 ? 2u : 1u);
       if (lost == 0) continue;  // a dense layer has fewer slices than there are services
       ++num_resends;
-      EXPECT_EQ(experts_.calls[1].round, 1);
+      EXPECT_EQ(experts_.calls[1].number, 1);
+      EXPECT_TRUE(experts_.calls[1].is_resend);
       EXPECT_EQ(experts_.calls[1].plan_rows, lost);
       EXPECT_EQ(experts_.calls[1].service_rows[static_cast<size_t>(service)], 0);
       EXPECT_GT(figures_.stall_seconds, 0);
@@ -142,7 +145,7 @@ TEST_F(ExpertLayerTest, OutlivesAFailureInEachRoundWhileThereAreReplicas) {
     int64_t resent = 0;
     for (int32_t round = 1; round < 4; ++round) {
       const FakeExperts::Call& call = experts_.calls[static_cast<size_t>(round)];
-      EXPECT_EQ(call.round, round);
+      EXPECT_EQ(call.number, round);
       EXPECT_EQ(call.plan_rows, experts_.calls[static_cast<size_t>(round) - 1]
                                     .service_rows[static_cast<size_t>(round) - 1]);
       for (int32_t dead = 0; dead < round; ++dead) {
@@ -227,6 +230,102 @@ TEST_F(ExpertLayerTest, TakesALayerWithoutRowsFromAFailedService) {
   for (int32_t layer = 0; layer <= kLastLayer; ++layer) {
     EXPECT_TRUE(Run(layer).ok());
     EXPECT_EQ(figures_.resends, 0);
+  }
+}
+
+TEST_F(ExpertLayerTest, GoesInWavesWhereADispatchWouldPassWhatAServiceHasRoomFor) {
+  UseRows(40);
+  for (size_t row = 0; row < 40; row += 3) {
+    int32_t& id = choices_.expert_ids[row * kTopK + row % kTopK];
+    id = MarkDropped(id);
+  }
+  for (const int64_t row : {5, 39}) {
+    choices_.refused_rows.push_back(row);
+    std::fill_n(choices_.expert_ids.begin() + row * kTopK, kTopK, kNoExpert);
+    std::fill_n(choices_.weights.begin() + row * kTopK, kTopK, 0.0f);
+  }
+  for (int32_t layer = 0; layer <= kLastLayer; ++layer) {
+    UseServices(4, 2);
+    const std::string expected = ExpectedBits(layer);
+    const StepFigures whole = figures_;
+    for (const int64_t most : {1, 7, 20, 39, 40, 1000}) {
+      SCOPED_TRACE(testing::Message() << "layer " << layer << ", at most " << most << " rows");
+      UseServices(4, 2, most);
+      ASSERT_TRUE(Run(layer).ok());
+      EXPECT_TRUE(Bits() == expected);
+      EXPECT_EQ(experts_.calls.size(), static_cast<size_t>((40 + most - 1) / most));
+      for (size_t number = 0; number < experts_.calls.size(); ++number) {
+        const FakeExperts::Call& call = experts_.calls[number];
+        EXPECT_EQ(call.number, static_cast<int32_t>(number)) << "messages are told apart by it";
+        EXPECT_FALSE(call.is_resend);
+        for (const int64_t rows : call.service_rows) EXPECT_LE(rows, most);
+      }
+      EXPECT_EQ(figures_.assignments, whole.assignments);
+      EXPECT_EQ(figures_.dispatched, whole.dispatched);
+      EXPECT_EQ(figures_.dropped, whole.dropped);
+      EXPECT_EQ(figures_.resends, 0);
+    }
+  }
+}
+
+TEST_F(ExpertLayerTest, AWaveOutlivesAFailureAndTheNextOnesDoNotAskThatService) {
+  UseRows(40);
+  const std::string expected = ExpectedBits(1);
+  UseServices(4, 2, 10);
+  experts_.fails = [](int32_t, int32_t number) {
+    return number == 1 ? std::set<int32_t>{2} : std::set<int32_t>{};
+  };
+  ASSERT_TRUE(Run(1).ok());
+  EXPECT_TRUE(Bits() == expected);
+  ASSERT_EQ(experts_.calls.size(), 5u);
+  for (size_t number = 0; number < 5; ++number) {
+    const FakeExperts::Call& call = experts_.calls[number];
+    EXPECT_EQ(call.number, static_cast<int32_t>(number));
+    EXPECT_EQ(call.is_resend, number == 2);
+    if (number > 1) {
+      EXPECT_EQ(call.service_rows[2], 0);
+    }
+    for (const int64_t rows : call.service_rows) EXPECT_LE(rows, 10);
+  }
+  EXPECT_EQ(figures_.resends, 1);
+  EXPECT_EQ(figures_.resent_rows, experts_.calls[1].service_rows[2]);
+  EXPECT_EQ(figures_.dispatched, 40 * kTopK) << "what is sent again is counted once";
+}
+
+// Rows of every id by replica, as the layer's calls were planned.
+TEST_F(ExpertLayerTest, TellsWhichReplicaServedHowMuchAndCountsResentRowsOnce) {
+  UseRows(100);
+  for (const bool fails : {false, true}) {
+    UseServices(4, 3);
+    if (fails) {
+      experts_.fails = [](int32_t, int32_t number) {
+        return number == 0 ? std::set<int32_t>{1} : std::set<int32_t>{};
+      };
+    }
+    ASSERT_TRUE(Run(1).ok());
+    EXPECT_EQ(replica_load_->Served(LayerId(1), ExpertId(0)), std::vector<int64_t>(3))
+        << "nothing counts before the step has succeeded";
+    replica_load_->Commit();
+    std::vector<int64_t> demand(kExperts);
+    for (const int32_t id : choices_.expert_ids) ++demand[static_cast<size_t>(id)];
+    for (int32_t id = 0; id < kExperts; ++id) {
+      const std::vector<int64_t> served = replica_load_->Served(LayerId(1), ExpertId(id));
+      EXPECT_EQ(std::accumulate(served.begin(), served.end(), int64_t{0}),
+                demand[static_cast<size_t>(id)]);
+    }
+    const std::vector<int64_t> shared = replica_load_->Served(LayerId(1), ExpertId(kExperts));
+    EXPECT_EQ(std::accumulate(shared.begin(), shared.end(), int64_t{0}), 100) << "every row";
+    EXPECT_EQ(replica_load_->Served(LayerId(2), ExpertId(0)), std::vector<int64_t>(3));
+  }
+}
+
+TEST_F(ExpertLayerTest, ForgetsWhatReplicasServedInAStepThatFailed) {
+  UseRows(40);
+  ASSERT_TRUE(Run(1).ok());
+  replica_load_->BeginStep();
+  replica_load_->Commit();
+  for (int32_t id = 0; id <= kExperts; ++id) {
+    EXPECT_EQ(replica_load_->Served(LayerId(1), ExpertId(id)), std::vector<int64_t>(2));
   }
 }
 

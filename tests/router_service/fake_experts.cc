@@ -20,14 +20,20 @@ absl::Status FakeExperts::BeginStep(const StepPlan&) {
 
 void FakeExperts::EndStep() { Name("end experts"); }
 
-absl::Status FakeExperts::Forward(LayerId layer, const DispatchPlan& plan, int32_t round,
+absl::Status FakeExperts::Forward(LayerId layer, const DispatchPlan& plan, ForwardCall asked,
                                   Bf16Rows rows, absl::Span<const MutableBf16Rows> replies,
                                   std::vector<ServiceId>* failed) {
   Name("experts " + std::to_string(layer.value()));
   if (!status.ok()) return status;
   const std::set<int32_t> failing =
-      fails == nullptr ? std::set<int32_t>() : fails(layer.value(), round);
-  Call call{layer.value(), round, plan.num_rows(), {}, plan.counts().served, plan.counts().dropped};
+      fails == nullptr ? std::set<int32_t>() : fails(layer.value(), asked.number);
+  Call call;
+  call.layer = layer.value();
+  call.number = asked.number;
+  call.is_resend = asked.is_resend;
+  call.plan_rows = plan.num_rows();
+  call.served = plan.counts().served;
+  call.dropped = plan.counts().dropped;
   for (size_t service = 0; service < replies.size(); ++service) {
     call.service_rows.push_back(plan.services()[service].num_rows());
     if (failing.count(static_cast<int32_t>(service)) == 0) {

@@ -28,7 +28,8 @@ class FakeExperts final : public ExpertPort {
   /// One call of Forward.
   struct Call {
     int32_t layer = 0;
-    int32_t round = 0;
+    int32_t number = 0;
+    bool is_resend = false;
     int64_t plan_rows = 0;
     std::vector<int64_t> service_rows;  // by service
     int64_t served = 0;                 // assignments
@@ -37,13 +38,13 @@ class FakeExperts final : public ExpertPort {
 
   absl::Status BeginStep(const StepPlan&) override;
   absl::Span<const uint8_t> usable_services() const override { return usable; }
-  absl::Status Forward(LayerId layer, const DispatchPlan& plan, int32_t round, Bf16Rows rows,
+  absl::Status Forward(LayerId layer, const DispatchPlan& plan, ForwardCall call, Bf16Rows rows,
                        absl::Span<const MutableBf16Rows> replies,
                        std::vector<ServiceId>* failed) override;
   void EndStep() override;
 
-  /// Which services fail, by layer and round; none where it is empty.
-  std::function<std::set<int32_t>(int32_t layer, int32_t round)> fails;
+  /// Which services fail, by layer and number of the call; none where it is empty.
+  std::function<std::set<int32_t>(int32_t layer, int32_t number)> fails;
   std::vector<uint8_t> usable;
   /// Of Forward, when it is not OK.
   absl::Status status;

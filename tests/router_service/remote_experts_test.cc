@@ -82,6 +82,21 @@ TEST(RemoteExpertsTest, GivesTheBitsOfOneProcessInEveryLayerAndLane) {
   }
 }
 
+// A dispatch of more rows would find no room at the service: dropped there, and silence here.
+TEST(RemoteExpertsTest, AStepOfMoreRowsThanServicesHaveRoomForGoesInWaves) {
+  RemoteWorld world(3, 2, 16);
+  StartAll(world, 3);
+  for (const int64_t num_rows : {16, 17, 100}) {
+    world.BeginStep(num_rows);
+    for (int32_t layer = 0; layer < RemoteWorld::kLayers; ++layer) {
+      ASSERT_TRUE(world.Run(layer).ok());
+      EXPECT_TRUE(world.BitsAreRight(layer)) << num_rows;
+    }
+  }
+  EXPECT_EQ(Failures(world), 0);
+  for (const ExpertTraffic& traffic : world.port().figures()) EXPECT_EQ(traffic.resent_rows, 0);
+}
+
 // One dispatch and one reply for each service that has rows of a layer, and not a byte more than
 // the codecs say: on the decode lane up to 64 rows, else on the bulk lane.
 TEST(RemoteExpertsTest, SendsAsManyMessagesAndBytesAsTheFormulaSays) {

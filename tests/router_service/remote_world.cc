@@ -77,8 +77,8 @@ NonsenseProcess::NonsenseProcess(const std::string& name, LinkProvider& provider
   EXPECT_TRUE(peer.ok() && WaitFor([&] { return IsConnected(*transport_, *peer); }));
 }
 
-RemoteWorld::RemoteWorld(int32_t num_services, int32_t num_replicas)
-    : experts_(static_cast<size_t>(num_services)) {
+RemoteWorld::RemoteWorld(int32_t num_services, int32_t num_replicas, int64_t row_budget)
+    : row_budget_(row_budget), experts_(static_cast<size_t>(num_services)) {
   StaticPlacementOptions placement;
   placement.num_services = num_services;
   placement.expert_replicas = num_replicas;
@@ -98,7 +98,7 @@ RemoteWorld::RemoteWorld(int32_t num_services, int32_t num_replicas)
   port_ = std::make_unique<RemoteExperts>(options, placement_, transport_.get(), &directory_,
                                           running_.clock());
   layer_ = std::make_unique<ExpertLayer>(
-      ExpertLayer::Parts{&kernels_, &executor_, port_.get(), &placement_});
+      ExpertLayer::Parts{&kernels_, &executor_, port_.get(), &placement_, row_budget_});
 }
 
 // Held frames are let go, so that every process can end.
@@ -115,7 +115,7 @@ void RemoteWorld::StartExpert(int32_t service, Hook hook) {
   DispatchServerOptions options;
   options.shape = placement_.shape();
   options.hidden_size = kHidden;
-  options.row_budget = 256;
+  options.row_budget = row_budget_;
   const auto index = static_cast<size_t>(service);
   experts_[index] = std::make_unique<ExpertProcess>(
       absl::StrCat("expert-", service), *providers_[index], running_.reactor(), running_.clock(),

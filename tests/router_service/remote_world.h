@@ -66,7 +66,8 @@ class RemoteWorld {
   /// Runs before the forward pass of a service, on its thread.
   using Hook = std::function<absl::Status()>;
 
-  RemoteWorld(int32_t num_services, int32_t num_replicas);
+  /// Services that have room for `row_budget` rows, and a router that knows it.
+  RemoteWorld(int32_t num_services, int32_t num_replicas, int64_t row_budget = 256);
   ~RemoteWorld();
 
   /// Starts a service and waits until it is usable.
@@ -95,6 +96,7 @@ class RemoteWorld {
 
  private:
   const Kernels& kernels_ = BestKernels();
+  const int64_t row_budget_;
   RunningReactor running_;
   LoopbackProvider loopback_{running_.reactor()};
   Executor executor_{1};

@@ -8,12 +8,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/base/random.h"
 #include "moebius/routing/assignments.h"
+#include "router_service/lead_meter.h"
+#include "router_service/metrics.h"
 #include "tests/router_service/fake_experts.h"
+#include "tests/support/metric_values.h"
 
 namespace moebius {
 namespace {
@@ -80,6 +84,26 @@ class FakeAttention final : public AttentionPort {
   StepPlan step_;
 };
 
+// What the gates of a step asked for, counted where they say it.
+class GateWatch final : public StepObserver {
+ public:
+  void OnGate(LayerId layer, FloatRows, const Assignments& assignments) override {
+    const auto base = static_cast<size_t>(layer.value()) * kExperts;
+    std::fill_n(kept_in_step.begin() + static_cast<std::ptrdiff_t>(base), kExperts, 0);
+    for (const int32_t id : assignments.expert_ids) {
+      if (id == kNoExpert) continue;
+      const size_t index = base + static_cast<size_t>(DemandedExpert(id));
+      ++demand[index];
+      ++(IsDropped(id) ? dropped : kept_in_step)[index];
+    }
+  }
+
+  // Each [3 layers, kExperts].
+  std::vector<int64_t> demand = std::vector<int64_t>(3 * kExperts);
+  std::vector<int64_t> dropped = std::vector<int64_t>(3 * kExperts);
+  std::vector<int64_t> kept_in_step = std::vector<int64_t>(3 * kExperts);
+};
+
 class RowPipelineTest : public testing::Test {
  protected:
   RowPipelineTest() {
@@ -127,6 +151,8 @@ class RowPipelineTest : public testing::Test {
     parts.experts = &experts_;
     parts.placement = &placement_;
     parts.load = &load_;
+    parts.capacity = capacity_;
+    parts.max_rows_per_service = max_rows_per_service_;
     pipeline_ = std::make_unique<RowPipeline>(parts);
   }
 
@@ -177,7 +203,10 @@ class RowPipelineTest : public testing::Test {
   std::vector<std::string> calls_;
   FakeAttention attention_{&calls_};
   FakeExperts experts_{kernels_};
-  ExpertLoad load_{{false, true, true}, kExperts};
+  ExpertLoad load_{{false, true, true}, kExperts, /*has_capacity=*/true};
+  // Of pipelines that UseServices makes.
+  CapacityPolicy capacity_;
+  int64_t max_rows_per_service_ = 0;
   std::unique_ptr<RowPipeline> pipeline_;
   StepResult result_;
 };
@@ -259,6 +288,91 @@ TEST_F(RowPipelineTest, CountsEveryAssignmentOnce) {
   EXPECT_EQ(result_.figures.combined, 5 * 2 * 2);
   EXPECT_EQ(result_.figures.conservation_errors, 0);
   EXPECT_EQ(result_.figures.dispatched_rows, 5 * 3);  // one service: once per row and layer
+}
+
+TEST_F(RowPipelineTest, MetricsShowTheTrafficThatWentThrough) {
+  capacity_.factor = 1;
+  UseServices(3, 2);
+  LeadMeter meter;
+  GateWatch watch;
+  pipeline_->SetObserver(&watch);
+  weights_.embedding.rows().row(20)[5] = ToBf16(std::numeric_limits<float>::quiet_NaN());
+  int64_t step = 0;
+  for (const auto& prompts :
+       std::vector<std::vector<std::vector<int32_t>>>{{{1, 2, 3}, {4, 5, 6, 7}, {8}},
+                                                      {{20, 4}, {9, 10, 11}, {5, 20}},
+                                                      {{12}, {13}, {14, 15}}}) {
+    // A service that dies in between adds rows that were sent again, and no load.
+    experts_.fails = [step](int32_t layer, int32_t number) {
+      return step == 1 && layer == 2 && number == 0 ? std::set<int32_t>{1} : std::set<int32_t>{};
+    };
+    meter.OnStep(pipeline_->RunStep(Prompts(prompts), &result_), result_);
+    ++step;
+  }
+  pipeline_->SetObserver(nullptr);
+  // Neither a dry run nor a step that fails is load.
+  StepRequest dry = Prompts({{1, 2}});
+  dry.purpose = StepPurpose::kDryRun;
+  ASSERT_TRUE(pipeline_->RunStep(dry, &result_).ok());
+  attention_.fail_at_layer = 2;
+  meter.OnStep(pipeline_->RunStep(Prompts({{1, 2, 3}}), &result_), result_);
+
+  Registry registry;
+  const auto handle = registry.AddCollector([&](MetricWriter& writer) {
+    meter.WriteMetrics(writer);
+    WriteExpertLoadMetrics(load_.Read(), ExpertDetail::kAuto, writer);
+  });
+  const std::string scrape = registry.Scrape();
+  const auto sum = [](const std::vector<int64_t>& counts) {
+    return static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  };
+  const double demand = sum(watch.demand), dropped = sum(watch.dropped);
+  ASSERT_GT(dropped, 0);
+  // 8 + 7 + 4 rows of two choices in two layers, without two rows of the second step.
+  EXPECT_EQ(demand, (19 - 2) * 2 * 2);
+  EXPECT_EQ(ValueOf(scrape, "moebius_assignments_total{stage=\"routed\"}"), 19 * 2 * 2);
+  EXPECT_EQ(ValueOf(scrape, "moebius_assignments_total{stage=\"dispatched\"}"), demand - dropped);
+  EXPECT_EQ(ValueOf(scrape, "moebius_assignments_total{stage=\"combined\"}"), demand - dropped);
+  EXPECT_EQ(ValueOf(scrape, "moebius_assignments_dropped_total{reason=\"capacity\"}"), dropped);
+  EXPECT_EQ(ValueOf(scrape, "moebius_assignments_dropped_total{reason=\"nonfinite\"}"), 2 * 2 * 2);
+  EXPECT_EQ(ValueOf(scrape, "moebius_nonfinite_rows_total{stage=\"step\"}"), 2);
+  EXPECT_EQ(ValueOf(scrape, "moebius_token_conservation_errors_total"), 0);
+  EXPECT_GT(ValueOf(scrape, "moebius_recomputed_total{what=\"rows\"}"), 0);
+  for (const int layer : {1, 2}) {
+    double hottest = 0, total = 0;
+    int active = 0;
+    for (int expert = 0; expert < kExperts; ++expert) {
+      const auto index = static_cast<size_t>(layer * kExperts + expert);
+      const std::string labels = absl::StrCat("{layer=\"", layer, "\",expert=\"", expert, "\"}");
+      const auto wanted = static_cast<double>(watch.demand[index]);
+      EXPECT_EQ(ValueOf(scrape, "moebius_expert_assignments_total" + labels), wanted) << labels;
+      EXPECT_EQ(ValueOf(scrape, "moebius_expert_assignments_dropped_total" + labels),
+                static_cast<double>(watch.dropped[index]))
+          << labels;
+      hottest = std::max(hottest, wanted);
+      total += wanted;
+      active += watch.kept_in_step[index] > 0 ? 1 : 0;
+    }
+    const std::string group = absl::StrCat("{layer_group=\"", layer, "\"}");
+    EXPECT_NEAR(ValueOf(scrape, "moebius_expert_load_max_over_mean" + group),
+                hottest / (total / kExperts), 1e-6);
+    EXPECT_EQ(ValueOf(scrape, "moebius_distinct_experts_active" + group), active);
+  }
+  EXPECT_EQ(MetricsErrors(scrape), 0);
+}
+
+TEST_F(RowPipelineTest, GoesOnInWavesWithTheSameBitsAndCounts) {
+  const StepRequest request = Prompts({{1, 2, 3}, {4, 5, 6, 7}, {8}});
+  UseServices(3, 2);
+  const std::vector<float> expected = LogitsOf(request, 5);
+  const StepFigures whole = result_.figures;
+  max_rows_per_service_ = 3;
+  UseServices(3, 2);
+  experts_.calls.clear();
+  EXPECT_EQ(LogitsOf(request, 5), expected);
+  EXPECT_EQ(experts_.calls.size(), 3u * 3u) << "8 rows of three layers";
+  EXPECT_EQ(result_.figures.assignments, whole.assignments);
+  EXPECT_EQ(result_.figures.combined, whole.combined);
 }
 
 TEST_F(RowPipelineTest, GivesTheSameBitsWhicheverServiceFailsInWhicheverLayer) {

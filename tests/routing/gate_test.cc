@@ -147,6 +147,15 @@ TEST(GateTest, ScoresThatAllUnderflowGiveZeroWeights) {
   EXPECT_THAT(chosen.weights(), ElementsAre(0.0f, 0.0f));
 }
 
+TEST(GateTest, ABiasThatChoosesScoresThatUnderflowGivesZeroWeightsToo) {
+  // A softmax of 200 and 0s is 1 and 0s; the bias chooses two of the latter.
+  GateConfig config = Softmax(4, 2);
+  config.normalize_weights = true;
+  const Chosen chosen = Select(config, {200, 0, 0, 0}, {-2, 0, 0.5f, 0.5f});
+  EXPECT_THAT(chosen.ids(), ElementsAre(2, 3));
+  EXPECT_THAT(chosen.weights(), ElementsAre(0.0f, 0.0f));
+}
+
 TEST(GateTest, SoftmaxSurvivesTheLargestLogits) {
   const float largest = std::numeric_limits<float>::max();
   const Chosen chosen = Select(Softmax(3, 2), {-largest, largest, 0});
@@ -188,6 +197,37 @@ TEST(GateTest, ValidateNamesTheFieldThatCannotBe) {
   EXPECT_THAT(message(SigmoidGate(16, 5, 4, 1)), HasSubstr("at most 4, the experts of the kept"));
   EXPECT_THAT(message(SigmoidGate(10, 2, 4, 1)), HasSubstr("num_groups is 4"));
   EXPECT_THAT(message(SigmoidGate(8, 2, 4, 5)), HasSubstr("num_kept_groups is 5"));
+}
+
+TEST(GateTest, ValidateNamesTheRuleThatAChoiceBreaks) {
+  GateConfig config = SigmoidGate(8, 2, 4, 2);
+  std::vector<float> logits;
+  for (const double p : {0.9, 0.1, 0.6, 0.6, 0.5, 0.1, 0.7, 0.4}) logits.push_back(Logit(p));
+  logits.insert(logits.end(), 8, kNan);
+  const FloatRows rows(logits.data(), 2, 8);
+  const Assignments good = Select(config, logits).assignments;
+  EXPECT_THAT(good.RowIds(0), ElementsAre(6, 2));
+  const auto broken = [&](auto change) {
+    Assignments assignments = good;
+    change(assignments);
+    return std::string(
+        ValidateAssignments(config, GroupFill::kNegativeInfinity, rows, {}, assignments).message());
+  };
+  EXPECT_EQ(broken([](Assignments&) {}), "");
+  EXPECT_THAT(broken([](Assignments& a) { a.refused_rows.clear(); }), HasSubstr("G1: row 1"));
+  EXPECT_THAT(broken([](Assignments& a) { a.refused_rows = {0, 1}; }), HasSubstr("G1: row 0"));
+  EXPECT_THAT(broken([](Assignments& a) { a.refused_rows = {1, 0}; }), HasSubstr("G1"));
+  EXPECT_THAT(broken([](Assignments& a) { a.expert_ids[2] = 0; }), HasSubstr("G1: row 1"));
+  EXPECT_THAT(broken([](Assignments& a) { a.expert_ids[0] = 8; }), HasSubstr("G2: row 0"));
+  EXPECT_THAT(broken([](Assignments& a) { a.expert_ids[1] = 6; }), HasSubstr("G2"));
+  EXPECT_THAT(broken([](Assignments& a) { a.expert_ids[0] = 0; }),
+              HasSubstr("G3: row 0 has expert 0 of group 0, which is not kept"));
+  EXPECT_THAT(broken([](Assignments& a) { a.expert_ids[1] = 3; }),
+              HasSubstr("G4: row 0 leaves out expert 2, better than 3"));
+  EXPECT_THAT(broken([](Assignments& a) { std::swap(a.expert_ids[0], a.expert_ids[1]); }),
+              HasSubstr("G4: row 0 has expert 2 before 6"));
+  EXPECT_THAT(broken([](Assignments& a) { a.weights[1] *= 1.001f; }), HasSubstr("G5"));
+  EXPECT_THAT(broken([](Assignments& a) { a.weights[0] = kNan; }), HasSubstr("G5"));
 }
 
 // A statement of the choice that shares nothing with the code under test but the scores.
@@ -236,8 +276,7 @@ TEST(GatePropertyTest, ChoosesAsASlowStatementDoes) {
     config.num_kept_groups = 1 + static_cast<int32_t>(random.Below(config.num_groups));
     const int32_t candidates = config.num_experts / config.num_groups * config.num_kept_groups;
     config.top_k = 1 + static_cast<int32_t>(random.Below(std::min(candidates, kMaxTopK)));
-    config.score_function =
-        random.Below(2) == 0 ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+    config.score_function = static_cast<ScoreFunction>(random.Below(4));
     config.normalize_weights = random.Below(2) == 0;
     const GroupFill fill = random.Below(2) == 0 ? GroupFill::kZero : GroupFill::kNegativeInfinity;
     SCOPED_TRACE(testing::Message()
@@ -263,6 +302,8 @@ TEST(GatePropertyTest, ChoosesAsASlowStatementDoes) {
       const float* const row_logits = logits.data() + row * config.num_experts;
       if (config.score_function == ScoreFunction::kSigmoid) {
         for (size_t e = 0; e < scores.size(); ++e) scores[e] = Sigmoid(row_logits[e]);
+      } else if (config.score_function != ScoreFunction::kSoftmax) {
+        scores.assign(row_logits, row_logits + config.num_experts);
       } else {
         const float largest = *std::max_element(row_logits, row_logits + config.num_experts);
         float chains[8] = {};
@@ -278,11 +319,20 @@ TEST(GatePropertyTest, ChoosesAsASlowStatementDoes) {
       for (size_t e = 0; e < bias.size(); ++e) selection[e] += bias[e];
       const std::vector<int32_t> expected = ChooseSlowly(config, fill, selection);
       ASSERT_EQ(chosen.ids(row), expected);
+      bool is_divided = config.normalize_weights;
+      if (config.score_function == ScoreFunction::kSigmoidOfChosen) {
+        for (const int32_t id : expected) scores[id] = Sigmoid(scores[id]);
+      } else if (config.score_function == ScoreFunction::kSoftmaxOfChosen) {
+        float largest = -kInfinity;
+        for (const int32_t id : expected) largest = std::max(largest, scores[id]);
+        for (const int32_t id : expected) scores[id] = Exp(scores[id] - largest);
+        is_divided = true;
+      }
       float divisor = 1;
-      if (config.normalize_weights) {
+      if (is_divided) {
         divisor = 0;
         for (const int32_t id : expected) divisor += scores[id];
-        if (config.score_function == ScoreFunction::kSigmoid) divisor += 1e-20f;
+        divisor += 1e-20f;
       }
       for (size_t i = 0; i < expected.size(); ++i) {
         ASSERT_EQ(chosen.weights(row)[i], scores[expected[i]] / divisor);

@@ -191,6 +191,11 @@ TEST(RouterCodecTest, KeepsEveryFieldOfAPlacementAndRefusesServicesThatAreNotThe
     }
   }
   ExpectSame(table, *FromProto(table));
+  auto untold = table;
+  untold.mutable_layers(0)->mutable_ids(0)->clear_served();
+  EXPECT_EQ(FromProto(untold)->layers[0].served_of[0], std::vector<int64_t>(2));
+  untold.mutable_layers(0)->mutable_ids(0)->add_served(3);
+  EXPECT_THAT(std::string(FromProto(untold).status().message()), HasSubstr("1 of 2 services"));
   table.mutable_layers(1)->mutable_ids(0)->set_services(1, 2);
   EXPECT_THAT(std::string(FromProto(table).status().message()), HasSubstr("names service 2 of 2"));
   table.set_num_experts(3);

@@ -382,9 +382,10 @@ class PlacedService:
 
 @dataclass(frozen=True)
 class Replicas:
-    """Who holds one set of weights."""
+    """Who holds one set of weights, and who of them did its work."""
 
     services: tuple[int, ...]  # by index, the preferred one first
+    served: tuple[int, ...]  # beside services: rows since the router began; empty: not told
 
 
 @dataclass(frozen=True)

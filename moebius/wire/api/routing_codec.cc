@@ -102,8 +102,12 @@ void ToProto(const PlacementTable& table, pb::GetPlacementResponse* out) {
     pb::PlacedLayer* entry = out->add_layers();
     entry->set_layer(layer.layer);
     entry->set_has_experts(layer.has_experts);
-    for (const std::vector<int32_t>& services : layer.services_of) {
-      entry->add_ids()->mutable_services()->Add(services.begin(), services.end());
+    for (size_t index = 0; index < layer.services_of.size(); ++index) {
+      const std::vector<int32_t>& services = layer.services_of[index];
+      const std::vector<int64_t>& served = layer.served_of[index];
+      pb::Replicas* id = entry->add_ids();
+      id->mutable_services()->Add(services.begin(), services.end());
+      id->mutable_served()->Add(served.begin(), served.end());
     }
   }
 }
@@ -132,7 +136,14 @@ absl::StatusOr<PlacementTable> FromProto(const pb::GetPlacementResponse& in) {
         return absl::InvalidArgumentError(absl::StrCat("layer ", layer.layer, " names service ",
                                                        service, " of ", in.services_size()));
       }
+      if (id.served_size() != 0 && id.served_size() != id.services_size()) {
+        return absl::InvalidArgumentError(absl::StrCat("layer ", layer.layer, " tells what ",
+                                                       id.served_size(), " of ", id.services_size(),
+                                                       " services served"));
+      }
       layer.services_of.emplace_back(id.services().begin(), id.services().end());
+      layer.served_of.emplace_back(id.served().begin(), id.served().end());
+      layer.served_of.back().resize(layer.services_of.back().size());
     }
   }
   return table;

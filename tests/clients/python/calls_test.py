@@ -275,12 +275,13 @@ class TablesTest(CallTest):
             GetPlacement=lambda *_: message(
                 "GetPlacement", epoch=7, num_experts=1,
                 services=[{"name": "expert-0", "state": "usable", "held_bytes": 10}],
-                layers=[{"layer": 1, "has_experts": True, "ids": [{"services": [0]}]}]))
+                layers=[{"layer": 1, "has_experts": True, "ids": [{"services": [0], "served": [12]}]}]))
         bias = client.bias()
         self.assertEqual((bias.mode, bias.version), ("shadow", 12))
         self.assertEqual(bias.layers[0].bias, (0.5, 1.0))
         placement = client.placement()
-        self.assertEqual(placement.layers[0].ids[0].services, (0,))
+        replicas = placement.layers[0].ids[0]
+        self.assertEqual((replicas.services, replicas.served), ((0,), (12,)))
         self.assertEqual(placement.services[0].held_bytes, 10)
 
     def test_a_bytes_tokenizer_turns_text_into_ids_and_back(self):
