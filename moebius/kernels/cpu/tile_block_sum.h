@@ -17,12 +17,12 @@ namespace moebius {
 namespace {
 
 /// Rows of a tile, and bytes of its row: 16 sums in fp32, or one row's or column's 32 K in bf16.
-constexpr int kTileRows = 16;
-constexpr int kTileRowBytes = 64;
-constexpr int kTileColumns = 16;
+inline constexpr int kTileRows = 16;
+inline constexpr int kTileRowBytes = 64;
+inline constexpr int kTileColumns = 16;
 /// bf16 values from one row of pairs of a panel to the next, and from its left half to its right.
-constexpr int kPairRowSize = 2 * kPanelColumns;
-constexpr int kRightHalf = 2 * kTileColumns;
+inline constexpr int kPairRowSize = 2 * kPanelColumns;
+inline constexpr int kRightHalf = 2 * kTileColumns;
 
 /// What a unit is told before it is used: the operand of `ldtilecfg`.
 struct alignas(64) TileConfig {
@@ -35,13 +35,13 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64);
 
 /// Tiles 0 … 3 hold sums, 4 and 5 rows, 6 and 7 weights: 32 K of the left and the right 16 columns.
-constexpr int kNumTiles = 8;
-constexpr int kFirstWeightTile = 6;
+inline constexpr int kNumTiles = 8;
+inline constexpr int kFirstWeightTile = 6;
 
 /// Blocks that few rows ask for ahead of their turn: 16 KiB of weights.
-constexpr int64_t kTileBlocksAhead = 8;
-constexpr int64_t kLineBytes = 64;
-constexpr int64_t kBlockLines = kPanelBlockSize * int64_t{sizeof(uint16_t)} / kLineBytes;
+inline constexpr int64_t kTileBlocksAhead = 8;
+inline constexpr int64_t kLineBytes = 64;
+inline constexpr int64_t kBlockLines = kPanelBlockSize * int64_t{sizeof(uint16_t)} / kLineBytes;
 
 /// How a call's rows are cut: as few tiles as hold them, all of the same number of rows, so that
 /// one configuration serves the call. The last one starts early rather than being shorter; rows
@@ -62,7 +62,7 @@ struct RowTiles {
 };
 
 /// Rows as they are, 32 bf16 values per block.
-void CopyRowBlocks(const PrepareRowsCall& call) {
+MOEBIUS_ALWAYS_INLINE void CopyRowBlocks(const PrepareRowsCall& call) {
   uint16_t* const prepared = static_cast<uint16_t*>(call.prepared);
   ForEachRowBlock(call, [&](int64_t slot, const uint16_t* source, int64_t count) {
     uint16_t* const target = prepared + slot * kBlockDepth;
@@ -84,7 +84,6 @@ class TileBlockSum {
         tiles_(call.num_rows),
         width_(OutputsPerPanel(call.epilogue)),
         accumulates_(call.epilogue == Epilogue::kAccumulate),
-        panel_step_(tiles_.num_tiles % 2 == 1 && !accumulates_ ? 2 : 1),
         end_(PanelAt(call.num_panels)),
         prefetches_(call.num_panels * call.num_blocks >= kPrefetchMinBlocks) {}
 
@@ -96,17 +95,11 @@ class TileBlockSum {
           static_cast<uint8_t>(tile < kFirstWeightTile ? tiles_.tile_rows : kBlockDepth / 2);
     }
     Unit::Configure(config);
-    // A tile without a partner takes two panels at once: four tiles of sums hide the latency of
-    // one.
-    const bool has_single = tiles_.num_tiles % 2 == 1;
-    for (int64_t panel = 0; panel < call_.num_panels; panel += panel_step_) {
-      const int64_t count = Min(panel_step_, call_.num_panels - panel);
+    for (int64_t panel = 0; panel < call_.num_panels; ++panel) {
       if (accumulates_) CopyFormerSums(panel);
-      for (int64_t p = panel; p < panel + count; ++p) {
-        for (int64_t tile = 0; tile + 1 < tiles_.num_tiles; tile += 2) SumPair(tile, p);
-      }
-      if (has_single && count == 2) SumTwoPanels(panel);
-      if (has_single && count == 1) SumSingle(panel);
+      int64_t tile = 0;
+      for (; tile + 1 < tiles_.num_tiles; tile += 2) SumPair(tile, panel);
+      if (tile < tiles_.num_tiles) SumSingle(tile, panel);
     }
     Unit::Release();
   }
@@ -121,7 +114,6 @@ class TileBlockSum {
     return static_cast<const uint16_t*>(call_.prepared_rows) + tiles_.Begin(tile) * kBlockDepth;
   }
   int64_t row_step() const { return call_.num_rows * kBlockDepth; }
-  int64_t last_tile() const { return tiles_.num_tiles - 1; }
 
   // Two tiles of rows with one panel.
   void SumPair(int64_t tile, int64_t panel) {
@@ -149,45 +141,13 @@ class TileBlockSum {
     Finish<2>(tiles_.Begin(tile + 1), panel);
   }
 
-  // The last tile of rows with two panels.
-  void SumTwoPanels(int64_t panel) {
-    const int64_t begin = tiles_.Begin(last_tile());
-    Start<0>(begin);
-    Start<2>(begin);
-    const uint16_t* rows = RowsAt(last_tile());
-    const uint16_t* weights = PanelAt(panel);
-    const int64_t panel_size = call_.num_blocks * kPanelBlockSize;
-    const int64_t step = row_step();
-    const Ahead ahead = AheadOf(last_tile() / 2);
-    // Behind the end of a panel comes the other one: what few rows ask for there lies beyond it.
-    const int64_t skip_block =
-        tiles_.num_tiles == 1 ? call_.num_blocks - kTileBlocksAhead : call_.num_blocks;
-    for (int64_t block = 0; block < call_.num_blocks; ++block) {
-      const uint16_t* const from = weights + (block < skip_block ? 0 : panel_size);
-      ahead.Fetch(from);
-      ahead.Fetch(from + panel_size);
-      Unit::template Load<4>(rows, kTileRowBytes);
-      LoadWeights(weights);
-      Unit::template AddBlock<0, 4, 6>();
-      Unit::template AddBlock<1, 4, 7>();
-      LoadWeights(weights + panel_size);
-      Unit::template AddBlock<2, 4, 6>();
-      Unit::template AddBlock<3, 4, 7>();
-      rows += step;
-      weights += kPanelBlockSize;
-    }
-    Finish<0>(begin, panel);
-    Finish<2>(begin, panel + 1);
-  }
-
-  // The last tile of rows with one panel.
-  void SumSingle(int64_t panel) {
-    const int64_t begin = tiles_.Begin(last_tile());
-    Start<0>(begin);
-    const uint16_t* rows = RowsAt(last_tile());
+  // The last tile of rows, where it has no partner.
+  void SumSingle(int64_t tile, int64_t panel) {
+    Start<0>(tiles_.Begin(tile));
+    const uint16_t* rows = RowsAt(tile);
     const uint16_t* weights = PanelAt(panel);
     const int64_t step = row_step();
-    const Ahead ahead = AheadOf(last_tile() / 2);
+    const Ahead ahead = AheadOf(tile / 2);
     for (int64_t block = 0; block < call_.num_blocks; ++block) {
       ahead.Fetch(weights);
       Unit::template Load<4>(rows, kTileRowBytes);
@@ -197,7 +157,7 @@ class TileBlockSum {
       rows += step;
       weights += kPanelBlockSize;
     }
-    Finish<0>(begin, panel);
+    Finish<0>(tiles_.Begin(tile), panel);
   }
 
   MOEBIUS_ALWAYS_INLINE static void LoadWeights(const uint16_t* block) {
@@ -272,15 +232,13 @@ class TileBlockSum {
     if (num_passes == 1) return {kTileBlocksAhead * kPanelBlockSize, 0, kBlockLines, end_};
     const int64_t lines = (kBlockLines + num_passes - 1) / num_passes;
     const int64_t first = Min(pass * lines, kBlockLines);
-    return {panel_step_ * call_.num_blocks * kPanelBlockSize, first,
-            Min(first + lines, kBlockLines), end_};
+    return {call_.num_blocks * kPanelBlockSize, first, Min(first + lines, kBlockLines), end_};
   }
 
   const BlockSumCall call_;
   const RowTiles tiles_;
   const int64_t width_;
   const bool accumulates_;
-  const int64_t panel_step_;
   const uint16_t* const end_;
   const bool prefetches_;
   alignas(64) float sums_[kTileRows * kPanelColumns];
