@@ -10,6 +10,7 @@ Usage: report_tests.py --expected-skips FILE [--phase NAME=passed|failed …] TR
 The last line is `N passed, N failed, N skipped`; exit code 1 when something failed or nothing ran.
 """
 import argparse
+import ctypes
 import os
 import re
 import shutil
@@ -70,6 +71,11 @@ def sandbox_works():
         return False
 
 
+def tile_state_is_granted():
+    """Whether Linux lets a process use the tiles of AMX: arch_prctl(ARCH_REQ_XCOMP_PERM)."""
+    return ctypes.CDLL(None).syscall(158, 0x1023, 18) == 0
+
+
 def condition_holds(condition, tree, flags):
     kind, _, value = condition.partition(":")
     if kind == "no-cpu":
@@ -89,6 +95,8 @@ def condition_holds(condition, tree, flags):
         return bool(present) and not package_index_answers(present[0])
     if condition == "no-sandbox":
         return not sandbox_works()
+    if condition == "no-tile-state":
+        return not tile_state_is_granted()
     raise ValueError(f"unknown condition '{condition}' in the list of expected skips")
 
 

@@ -39,6 +39,7 @@ bool FindTier(std::string_view name, TierChoice* choice) {
       {"avx2", {dnnl::cpu_isa::avx2, memory::data_type::f32}},
       {"avx512", {dnnl::cpu_isa::avx512_core, memory::data_type::f32}},
       {"avx512bf16", {dnnl::cpu_isa::avx512_core_bf16, memory::data_type::bf16}},
+      {"amx", {dnnl::cpu_isa::avx512_core_amx, memory::data_type::bf16}},
   };
   const auto found = kTiers.find(name);
   if (found == kTiers.end()) return false;

@@ -47,7 +47,7 @@ PanelProduct MakeProduct(const PackedMatrix& matrix, Bf16Rows rows, Epilogue epi
 void RunSerially(const Kernels& kernels, Bf16Rows rows, const PanelProduct& product,
                  size_t output_bytes) {
   if (rows.num_rows == 0) return;
-  const int64_t step = RowsPerCall(rows.num_rows);
+  const int64_t step = RowsPerCall(kernels, rows.num_rows);
   for (int64_t begin = 0; begin < rows.num_rows; begin += step) {
     RunRowRange(kernels, rows, begin, std::min(begin + step, rows.num_rows), product, output_bytes);
   }
@@ -60,7 +60,7 @@ void RunInParallel(Executor& executor, const Kernels& kernels, Bf16Rows rows,
   if (work < kParallelThreshold || executor.num_threads() == 1) {
     return RunSerially(kernels, rows, product, output_bytes);
   }
-  const int64_t step = RowsPerCall(rows.num_rows);
+  const int64_t step = RowsPerCall(kernels, rows.num_rows);
   const int64_t num_row_ranges = (rows.num_rows + step - 1) / step;
   const int64_t wanted_tasks = kTasksPerThread * executor.num_threads();
   const int64_t num_panel_ranges =

@@ -38,12 +38,12 @@ int64_t WorkOf(const ExpertBatch& batch, Phase phase) {
 
 // Cuts a phase into tasks of about `task_work`, by panels before rows: threads share an expert's
 // panels, so that each weight is read once.
-void AppendTasks(const ExpertBatch& batch, int32_t batch_index, Phase phase, int64_t task_work,
-                 std::vector<Task>& tasks) {
+void AppendTasks(const Kernels& kernels, const ExpertBatch& batch, int32_t batch_index, Phase phase,
+                 int64_t task_work, std::vector<Task>& tasks) {
   const int64_t num_rows = static_cast<int64_t>(batch.row_indices.size());
   if (num_rows == 0) return;
   const PackedMatrix& matrix = MatrixOf(batch, phase);
-  const int64_t step = RowsPerCall(num_rows);
+  const int64_t step = RowsPerCall(kernels, num_rows);
   const int64_t panel_work = std::min(step, num_rows) * kPanelColumns * matrix.depth();
   const int64_t panels_per_task =
       std::max<int64_t>(1, task_work / std::max<int64_t>(1, panel_work));
@@ -127,7 +127,7 @@ void ForwardExperts(Executor& executor, const Kernels& kernels,
                   : std::max(kMinTaskWork, phase_work / (kTasksPerThread * executor.num_threads()));
     tasks.clear();
     for (size_t b = 0; b < batches.size(); ++b) {
-      AppendTasks(batches[b], static_cast<int32_t>(b), phase, task_work, tasks);
+      AppendTasks(kernels, batches[b], static_cast<int32_t>(b), phase, task_work, tasks);
     }
     const auto run = [&](int64_t index, int) {
       const Task& task = tasks[static_cast<size_t>(index)];

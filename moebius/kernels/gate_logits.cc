@@ -80,7 +80,7 @@ void GateLogits(Executor& executor, const Kernels& kernels, Bf16Rows rows,
   MOEBIUS_CHECK_EQ(logits.width, weights.num_experts());
   if (rows.num_rows == 0) return;
   const int64_t num_panels = (weights.num_experts() + kPanelColumns - 1) / kPanelColumns;
-  const int64_t step = RowsPerCall(rows.num_rows);
+  const int64_t step = RowsPerCall(kernels, rows.num_rows);
   const int64_t num_row_ranges = (rows.num_rows + step - 1) / step;
   const bool is_inline = executor.num_threads() == 1 ||
                          rows.num_rows * rows.width * weights.num_experts() < kParallelThreshold;

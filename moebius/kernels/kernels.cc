@@ -9,6 +9,7 @@
 
 #include "moebius/base/check.h"
 #include "moebius/kernels/cpu/tiers.h"
+#include "moebius/kernels/cpu/tile_state.h"
 #include "moebius/kernels/self_test.h"
 #include "moebius/kernels/tier.h"
 
@@ -21,14 +22,17 @@ constexpr std::array<absl::string_view, 5> kTierNames = {"portable", "avx2", "av
                                                          "amx"};
 constexpr size_t kFloatBlockBytes = kBlockDepth * sizeof(float);
 constexpr size_t kBf16BlockBytes = kBlockDepth * sizeof(uint16_t);
+constexpr int64_t kVectorTileRows = 6;
+constexpr int64_t kAmxTileRows = 16;
 
 Kernels MakeKernels(const TierKernels& functions, Tier tier, PairOrder order,
-                    size_t prepared_block_bytes) {
+                    size_t prepared_block_bytes, int64_t tile_rows = kVectorTileRows) {
   Kernels kernels;
   static_cast<TierKernels&>(kernels) = functions;
   kernels.tier = tier;
   kernels.pair_order = order;
   kernels.prepared_block_bytes = prepared_block_bytes;
+  kernels.tile_rows = tile_rows;
   return kernels;
 }
 
@@ -39,6 +43,7 @@ const std::vector<Kernels>& BuiltKernels() {
       MakeKernels(kAvx2Kernels, Tier::kAvx2, PairOrder::kAdjacent, kFloatBlockBytes),
       MakeKernels(kAvx512Kernels, Tier::kAvx512, PairOrder::kAdjacent, kFloatBlockBytes),
       MakeKernels(kAvx512Bf16Kernels, Tier::kAvx512Bf16, PairOrder::kWithinChain, kBf16BlockBytes),
+      MakeKernels(kAmxKernels, Tier::kAmx, PairOrder::kAdjacent, kBf16BlockBytes, kAmxTileRows),
   };
   return kernels;
 }
@@ -60,6 +65,11 @@ std::string MissingInstructions(Tier tier) {
     need(__builtin_cpu_supports("avx512vl"), "avx512vl");
   }
   if (tier == Tier::kAvx512Bf16) need(__builtin_cpu_supports("avx512bf16"), "avx512bf16");
+  if (tier == Tier::kAmx) {
+    const TileInstructions found = FindTileInstructions();
+    need(found.amx_tile, "amx_tile");
+    need(found.amx_bf16, "amx_bf16");
+  }
   return missing;
 }
 
@@ -75,6 +85,11 @@ TierReport MakeReport(Tier tier) {
   if (kernels == nullptr) return TierReport{tier, false, "not in this build"};
   if (const std::string missing = MissingInstructions(tier); !missing.empty()) {
     return TierReport{tier, false, absl::StrCat("this CPU lacks ", missing)};
+  }
+  if (tier == Tier::kAmx) {
+    if (const std::string refusal = RequestTileState(); !refusal.empty()) {
+      return TierReport{tier, false, refusal};
+    }
   }
   if (const std::string failure = SelfTestBlockSum(*kernels); !failure.empty()) {
     return TierReport{tier, false, absl::StrCat("self-test of the block sum failed: ", failure)};

@@ -23,6 +23,7 @@ struct Kernels : TierKernels {
   Tier tier = Tier::kPortable;
   PairOrder pair_order = PairOrder::kAdjacent;
   size_t prepared_block_bytes = 0;  // of one row and 32 K: 128 (fp32) or 64 (bf16)
+  int64_t tile_rows = 6;            // of the largest register tile: calls are cut into multiples
 
   /// Calls of the block sums so far in this process: the proof of what ran.
   uint64_t Executed() const { return __atomic_load_n(executed, __ATOMIC_RELAXED); }

@@ -9,9 +9,6 @@
 namespace moebius {
 namespace {
 
-// Rows of the largest register tile of all tiers.
-constexpr int64_t kTileRows = 6;
-
 // Of an epilogue's outputs.
 size_t OutputBytes(Epilogue epilogue) {
   const bool is_float = epilogue == Epilogue::kFloat || epilogue == Epilogue::kAccumulate;
@@ -27,10 +24,10 @@ void* PreparedRowScratch(size_t size_bytes) {
   return scratch.data();
 }
 
-int64_t RowsPerCall(int64_t num_rows) {
+int64_t RowsPerCall(const Kernels& kernels, int64_t num_rows) {
   const int64_t num_calls = (num_rows + kMaxKernelRows - 1) / kMaxKernelRows;
   const int64_t even = (num_rows + num_calls - 1) / num_calls;
-  return (even + kTileRows - 1) / kTileRows * kTileRows;
+  return (even + kernels.tile_rows - 1) / kernels.tile_rows * kernels.tile_rows;
 }
 
 void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,

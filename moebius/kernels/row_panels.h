@@ -36,6 +36,6 @@ void* PreparedRowScratch(size_t size_bytes);
 
 /// Rows per kernel call so that `num_rows` rows make equal calls without nearly empty register
 /// tiles; num_rows > 0.
-int64_t RowsPerCall(int64_t num_rows);
+int64_t RowsPerCall(const Kernels& kernels, int64_t num_rows);
 
 }  // namespace moebius

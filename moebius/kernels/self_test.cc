@@ -16,7 +16,6 @@
 namespace moebius {
 namespace {
 
-constexpr int64_t kNumRows = 7;  // a full register tile and one row more
 constexpr int64_t kNumOutputs = 64;
 constexpr int64_t kDepth = 96;
 
@@ -38,13 +37,18 @@ Bf16 MakeValue(Values values, Random& random) {
 }
 
 struct Case {
-  std::vector<Bf16> rows = std::vector<Bf16>(kNumRows * kDepth);
-  std::vector<Bf16> weights = std::vector<Bf16>(kNumOutputs * kDepth);
+  explicit Case(int64_t num_rows)
+      : num_rows(num_rows),
+        rows(static_cast<size_t>(num_rows * kDepth)),
+        weights(static_cast<size_t>(kNumOutputs * kDepth)) {}
+  int64_t num_rows;
+  std::vector<Bf16> rows;
+  std::vector<Bf16> weights;
 };
 
-Case MakeCase(Values values) {
+Case MakeCase(int64_t num_rows, Values values) {
   Random random(kSeed);
-  Case result;
+  Case result(num_rows);
   for (Bf16& value : result.rows) value = MakeValue(values, random);
   for (Bf16& value : result.weights) value = MakeValue(values, random);
   return result;
@@ -52,9 +56,9 @@ Case MakeCase(Values values) {
 
 // Column n: 2^-126 from element 0, less 2^-148 … 2^-155 from element 2 (even columns), or the same
 // in the odd chain: below half a unit of rounding the result is still 2^-126, above it is flushed.
-Case MakeBoundaryCase() {
-  Case result;
-  for (int64_t r = 0; r < kNumRows; ++r) {
+Case MakeBoundaryCase(int64_t num_rows) {
+  Case result(num_rows);
+  for (int64_t r = 0; r < num_rows; ++r) {
     Bf16* const row = result.rows.data() + r * kDepth;
     for (const int64_t k : {0, 1, 2, 3}) row[k] = ToBf16(r % 2 == 0 ? 0x1p-63f : -0x1p-63f);
   }
@@ -77,15 +81,15 @@ std::string RunCase(const Kernels& kernels, const char* name, const Case& test) 
   const PackedMatrix matrix =
       PackedMatrix::Pack(Bf16Rows(test.weights.data(), kNumOutputs, kDepth), kernels.pair_order);
   std::vector<const Bf16*> rows;
-  for (int64_t r = 0; r < kNumRows; ++r) rows.push_back(test.rows.data() + r * kDepth);
-  std::vector<float> out(kNumRows * kNumOutputs);
+  for (int64_t r = 0; r < test.num_rows; ++r) rows.push_back(test.rows.data() + r * kDepth);
+  std::vector<float> out(static_cast<size_t>(test.num_rows * kNumOutputs));
   PanelProduct product;
   product.matrix = &matrix;
   product.panel_end = matrix.num_panels();
   product.out = out.data();
   product.out_stride = kNumOutputs;
   RunPanels(kernels, rows, product);
-  for (int64_t r = 0; r < kNumRows; ++r) {
+  for (int64_t r = 0; r < test.num_rows; ++r) {
     for (int64_t n = 0; n < kNumOutputs; ++n) {
       const float expected =
           reference::BlockSum(absl::MakeConstSpan(rows[static_cast<size_t>(r)], kDepth),
@@ -114,12 +118,13 @@ bool FlushesBeforeRounding() {
 
 std::string SelfTestBlockSum(const Kernels& kernels) {
   const ScopedFloatEnvironment environment;
-  std::string failure = RunCase(kernels, "ordinary values", MakeCase(Values::kOrdinary));
+  const int64_t num_rows = kernels.tile_rows + 1;  // a full register tile and one row more
+  std::string failure = RunCase(kernels, "ordinary values", MakeCase(num_rows, Values::kOrdinary));
   if (failure.empty()) {
-    failure = RunCase(kernels, "whole range", MakeCase(Values::kWholeRange));
+    failure = RunCase(kernels, "whole range", MakeCase(num_rows, Values::kWholeRange));
   }
   if (failure.empty() && !FlushesBeforeRounding()) {
-    failure = RunCase(kernels, "smallest normal number", MakeBoundaryCase());
+    failure = RunCase(kernels, "smallest normal number", MakeBoundaryCase(num_rows));
   }
   return failure;
 }

@@ -24,14 +24,15 @@ std::optional<Tier> ParseTier(absl::string_view name);
 struct TierReport {
   Tier tier = Tier::kPortable;
   bool usable = false;
-  /// Empty where usable; else "this CPU lacks avx512f", "not in this build", or
-  /// "self-test of the block sum failed: …".
+  /// Empty where usable; else "this CPU lacks avx512f", "not in this build", "Linux refuses the
+  /// tiles' state: …" (amx) or "self-test of the block sum failed: …".
   std::string reason;
 };
 
 /// One report per tier, ascending. A tier is usable if the CPU and the operating system have its
 /// instructions and its block sum passes a self-test (boundary vectors included), which runs once
-/// per process at the first call, in the executor's float environment. Thread-safe.
+/// per process at the first call, in the executor's float environment. That call also asks Linux
+/// for the state of the AMX tiles, once and for all threads. Thread-safe.
 const std::vector<TierReport>& TierReports();
 
 /// The usable tiers, ascending; never empty: kPortable always passes.

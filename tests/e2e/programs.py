@@ -119,9 +119,11 @@ class Done:
         return json.loads(self.out)
 
 
-def run(*command, environment=None, folder=None):
+def run(*command, environment=None, folder=None, in_child=None):
+    """Runs a program to its end; `in_child` is called in its process first."""
     return Done(subprocess.run(list(command), capture_output=True, timeout=TIMEOUT_SECONDS,
-                               stdin=subprocess.DEVNULL, env=environment, cwd=folder, check=False))
+                               stdin=subprocess.DEVNULL, env=environment, cwd=folder,
+                               preexec_fn=in_child, check=False))
 
 
 def wait_until(condition, seconds):

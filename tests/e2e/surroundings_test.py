@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Surroundings that fail: full and closed streams, no memory, files that may not grow, kills."""
+import ctypes
 import json
 import os
 import signal
+import struct
 import subprocess
 import tempfile
 import unittest
@@ -16,6 +18,24 @@ LOGITS = ("model", "logits", "--model", programs.DEMO, "--prompt-ids", "1,2,3", 
 def shell(script, *words):
     """`script` with "$@" as a call of moebius: limits and redirections are the shell's."""
     return programs.run("bash", "-c", script, "bash", programs.MOEBIUS, *words)
+
+
+def forbid_tiles():
+    """From now on Linux refuses this process the tiles of AMX, as a strict container would: a
+    seccomp filter answers arch_prctl(ARCH_REQ_XCOMP_PERM) with EPERM."""
+    steps = ((0x20, 0, 0, 0),            # load the number of the system call
+             (0x15, 0, 3, 158),          # arch_prctl, or to the end
+             (0x20, 0, 0, 16),           # load its first argument
+             (0x15, 0, 1, 0x1023),
+             (0x06, 0, 0, 0x00050001),   # EPERM
+             (0x06, 0, 0, 0x7fff0000))   # allow
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = ctypes.c_ulong
+    if libc.prctl(38, number(1), number(0), number(0), number(0)) != 0 or libc.prctl(
+            22, number(2), program, number(0), number(0)) != 0:
+        raise OSError(ctypes.get_errno(), "no seccomp filter")
 
 
 class SurroundingsTest(unittest.TestCase):
@@ -104,7 +124,9 @@ class SurroundingsTest(unittest.TestCase):
         fast = LOGITS + (os.path.join(tempfile.gettempdir(), "never"), "--compute", "fast")
         for words in (SHORT, fast):
             self.assertEqual(programs.run(programs.MOEBIUS, *words, "--span", "33").code, 2)
-            self.assertEqual(programs.run(programs.MOEBIUS, *words, "--tier", "amx").code, 3)
+            done = programs.run(programs.MOEBIUS, *words, "--tier", "amx", in_child=forbid_tiles)
+            self.assertEqual(done.code, 3, str(done))
+            self.assertRegex(done.err, "Linux refuses the tiles' state|this CPU lacks ")
         self.assertEqual(programs.run(programs.MOEBIUS, *SHORT, "--kv-budget", "1").code, 3)
         with tempfile.TemporaryDirectory() as folder:
             made = os.path.join(folder, "m")

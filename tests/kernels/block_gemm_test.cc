@@ -263,23 +263,33 @@ TEST_P(BlockGemmTest, AddsTheBiasInFp32AndRoundsOnce) {
 TEST_P(BlockGemmTest, AccumulatesOntoWhatIsThere) {
   const Fixture& fixture = Fixture::Shared();
   const PackedMatrix matrix = PackedMatrix::Pack(fixture.weights.rows(), kernels().pair_order);
-  std::vector<std::byte> prepared(static_cast<size_t>(matrix.num_blocks()) *
-                                  kernels().prepared_block_bytes);
-  const uint16_t* row = reinterpret_cast<const uint16_t*>(fixture.rows.rows().row(0));
-  kernels().prepare_rows(
-      PrepareRowsCall{.rows = &row, .num_rows = 1, .depth = kDepth, .prepared = prepared.data()});
-  std::vector<float> out(kOutputs, 0.75f);
-  kernels().block_sum(BlockSumCall{.prepared_rows = prepared.data(),
-                                   .num_rows = 1,
-                                   .num_blocks = matrix.num_blocks(),
-                                   .panels = matrix.panel(0),
-                                   .num_panels = matrix.num_panels(),
-                                   .num_columns = kOutputs,
-                                   .epilogue = Epilogue::kAccumulate,
-                                   .out = out.data(),
-                                   .out_stride = kOutputs});
-  EXPECT_EQ(BitsOf(FloatRows(out.data(), 1, kOutputs), 0),
-            ExpectedRow(fixture.rows.rows(), 0, fixture.weights.rows(), 0.75f));
+  for (const int64_t count : {1, 17, 33}) {
+    Array<std::byte> prepared(static_cast<size_t>(count * matrix.num_blocks()) *
+                              kernels().prepared_block_bytes);
+    std::vector<const uint16_t*> rows;
+    GuardedRows<float> out(count, kOutputs);
+    for (int64_t r = 0; r < count; ++r) {
+      rows.push_back(reinterpret_cast<const uint16_t*>(fixture.rows.rows().row(r)));
+      for (float& sum : out.rows().span(r)) sum = 0.75f + static_cast<float>(r);
+    }
+    kernels().prepare_rows(PrepareRowsCall{
+        .rows = rows.data(), .num_rows = count, .depth = kDepth, .prepared = prepared.data()});
+    kernels().block_sum(BlockSumCall{.prepared_rows = prepared.data(),
+                                     .num_rows = count,
+                                     .num_blocks = matrix.num_blocks(),
+                                     .panels = matrix.panel(0),
+                                     .num_panels = matrix.num_panels(),
+                                     .num_columns = kOutputs,
+                                     .epilogue = Epilogue::kAccumulate,
+                                     .out = out.rows().data,
+                                     .out_stride = out.stride});
+    for (int64_t r = 0; r < count; ++r) {
+      ASSERT_EQ(BitsOf(out.rows(), r), ExpectedRow(fixture.rows.rows(), r, fixture.weights.rows(),
+                                                   0.75f + static_cast<float>(r)))
+          << "row " << r << " of " << count;
+    }
+    EXPECT_TRUE(out.GuardsIntact());
+  }
 }
 
 TEST_P(BlockGemmTest, CountsInTheKernelThatRan) {

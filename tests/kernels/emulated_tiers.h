@@ -11,4 +11,8 @@ namespace moebius::testing {
 const Kernels& EmulatedAvx512();
 const Kernels& EmulatedAvx512Bf16();
 
+/// The AMX tier's own text over these lanes and an emulated tile unit. What is left to a CPU with
+/// AMX is one instruction per function of cpu/tile_unit_amx.h.
+const Kernels& EmulatedAmx();
+
 }  // namespace moebius::testing

@@ -151,10 +151,13 @@ inline std::string TierTestName(const ::testing::TestParamInfo<TestedKernels>& i
           ::moebius::testing::TestedKernels{"avx2", Tier::kAvx2},                     \
           ::moebius::testing::TestedKernels{"avx512", Tier::kAvx512},                 \
           ::moebius::testing::TestedKernels{"avx512bf16", Tier::kAvx512Bf16},         \
+          ::moebius::testing::TestedKernels{"amx", Tier::kAmx},                       \
           ::moebius::testing::TestedKernels{"emulated_avx512", Tier::kAvx512,         \
                                             ::moebius::testing::EmulatedAvx512},      \
           ::moebius::testing::TestedKernels{"emulated_avx512bf16", Tier::kAvx512Bf16, \
-                                            ::moebius::testing::EmulatedAvx512Bf16}), \
+                                            ::moebius::testing::EmulatedAvx512Bf16},  \
+          ::moebius::testing::TestedKernels{"emulated_amx", Tier::kAmx,               \
+                                            ::moebius::testing::EmulatedAmx}),        \
       ::moebius::testing::TierTestName)
 
 }  // namespace moebius::testing

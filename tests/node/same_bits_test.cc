@@ -182,7 +182,7 @@ TEST_P(SameBitsOfTierTest, HoldAndRanOnThatTier) {
 
 INSTANTIATE_TEST_SUITE_P(AllTiers, SameBitsOfTierTest,
                          testing::Values(Tier::kPortable, Tier::kAvx2, Tier::kAvx512,
-                                         Tier::kAvx512Bf16),
+                                         Tier::kAvx512Bf16, Tier::kAmx),
                          [](const testing::TestParamInfo<Tier>& info) {
                            return std::string(TierName(info.param));
                          });

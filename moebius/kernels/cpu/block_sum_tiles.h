@@ -16,9 +16,9 @@ namespace {
 
 /// Blocks of weights that are asked for ahead of their turn (16 KiB of bf16), for calls that memory
 /// bounds: few rows, and more weights than the second-level cache surely keeps from the last call.
-constexpr int kPrefetchBlocks = 8;
-constexpr int64_t kPrefetchMaxRows = 8;
-constexpr int64_t kPrefetchMinBlocks = 128;  // 256 KiB of bf16
+inline constexpr int kPrefetchBlocks = 8;
+inline constexpr int64_t kPrefetchMaxRows = 8;
+inline constexpr int64_t kPrefetchMinBlocks = 128;  // 256 KiB of bf16
 
 /// Loops over constant bounds inside a tile must unroll completely: their arrays are registers.
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 8")

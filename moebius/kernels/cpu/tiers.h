@@ -10,5 +10,6 @@ extern const TierKernels kPortableKernels;
 extern const TierKernels kAvx2Kernels;
 extern const TierKernels kAvx512Kernels;
 extern const TierKernels kAvx512Bf16Kernels;
+extern const TierKernels kAmxKernels;
 
 }  // namespace moebius

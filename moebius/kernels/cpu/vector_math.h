@@ -24,7 +24,8 @@ MOEBIUS_ALWAYS_INLINE typename V::Float VectorHorner6(const float (&c)[7], typen
 /// 2^x; see Exp2.
 template <class V>
 MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp2(typename V::Float x) {
-  using namespace math_internal;
+  using math_internal::kExp2Coefficients;
+  using math_internal::kRoundingShift;
   using Bits = typename V::Bits;
   const typename V::Float shift = V::Broadcast(kRoundingShift);
   const typename V::Float shifted = x + shift;
@@ -41,7 +42,13 @@ MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp2(typename V::Float x) {
 /// e^x; see Exp.
 template <class V>
 MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp(typename V::Float x) {
-  using namespace math_internal;
+  using math_internal::kExpCoefficients;
+  using math_internal::kExpMax;
+  using math_internal::kExpMin;
+  using math_internal::kLn2High;
+  using math_internal::kLn2Low;
+  using math_internal::kLog2OfE;
+  using math_internal::kRoundingShift;
   using Bits = typename V::Bits;
   using Int = typename V::Int;
   const typename V::Float shift = V::Broadcast(kRoundingShift);
