@@ -30,8 +30,8 @@ ExpertLayer::ExpertLayer(const Parts& parts)
       reply_views_(replies_.size()) {}
 
 absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
-                              MutableBf16Rows out, StepFigures* figures) {
-  PhaseTimer timer;
+                              MutableBf16Rows out, StepFigures* figures, PhaseLog* phases) {
+  PhaseTimer timer(phases);
   recovery_.Begin(assignments, placement_.num_services());
   served_.Begin(rule.num_experts);
   for (bool ended = false; !ended;) {
@@ -44,18 +44,19 @@ absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignme
       reply_views_[service] = replies_[service].rows();
     }
     CountRound(rows.width, figures);
-    timer.Lap(&plan_seconds);
+    timer.Lap(&plan_seconds, StepPhase::kDispatch, rule.layer, round);
     failed_.clear();
-    MOEBIUS_RETURN_IF_ERROR(
-        experts_.Forward(rule.layer, plan_, round, round_rows, reply_views_, &failed_));
-    timer.Lap(&expert_seconds);
+    const absl::Status forwarded =
+        experts_.Forward(rule.layer, plan_, round, round_rows, reply_views_, &failed_);
+    timer.Lap(&expert_seconds, StepPhase::kForward, rule.layer, round);
+    MOEBIUS_RETURN_IF_ERROR(forwarded);
     figures->plan_seconds += plan_seconds;
     figures->expert_seconds += expert_seconds;
     if (round > 0) figures->stall_seconds += plan_seconds + expert_seconds;
     // Rows that are lost in this round are combined too, and overwritten by the round that
     // completes them.
     CombineRound(out);
-    timer.Lap(&figures->combine_seconds);
+    timer.Lap(&figures->combine_seconds, StepPhase::kCombine, rule.layer, round);
     FindLostRows(plan_, failed_, &lost_);
     served_.AddRound(plan_, lost_);
     ended = recovery_.EndRound(plan_, failed_);

@@ -44,9 +44,10 @@ class ExpertLayer {
 
   /// `rows` and `out`: [assignments.num_rows, hidden_size]. Adds to the plan, expert, combine and
   /// stall seconds and to the counts of `figures`. UNAVAILABLE names layer and experts when the
-  /// last replica is gone; other failures are the port's. `out` is unspecified on failure.
+  /// last replica is gone; other failures are the port's. `out` is unspecified on failure. Phases
+  /// are noted in `phases`; null: nowhere.
   absl::Status Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
-                   MutableBf16Rows out, StepFigures* figures);
+                   MutableBf16Rows out, StepFigures* figures, PhaseLog* phases = nullptr);
 
   /// Assignments of each routed expert [E] that the plans of the last Run served, counted in their
   /// dispatches.
