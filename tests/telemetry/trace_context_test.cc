@@ -77,7 +77,7 @@ TEST(TraceContextTest, SamplesTheShareOfTracesThatTheRatioSays) {
     const bool in_sample = IsInSample(trace, 0.25);
     sampled += in_sample ? 1 : 0;
     // Who samples more has all that another samples.
-    if (in_sample) EXPECT_TRUE(IsInSample(trace, 0.5));
+    EXPECT_TRUE(!in_sample || IsInSample(trace, 0.5));
   }
   EXPECT_NEAR(sampled, 2500, 200);
   EXPECT_TRUE(IsInSample({1, ~uint64_t{0}}, 1)) << "the largest";
