@@ -141,16 +141,14 @@ absl::StatusOr<int> ReadCode(const OwnedFd& socket, const PostDeadline& deadline
 
 void DiscardRest(const OwnedFd& socket, const PostDeadline& deadline) {
   const absl::Duration end = std::min(deadline(), Clock::Monotonic().Now() + kMaxRestWait);
+  const PostDeadline soon = [end] { return end; };
   char bytes[4096];
   for (size_t size = 0; size < kMaxRestBytes;) {
     const ssize_t count = recv(socket.fd(), bytes, sizeof(bytes), 0);
     if (count > 0) {
       size += static_cast<size_t>(count);
-    } else if (count == 0 || errno != EAGAIN) {
-      return;
-    } else if (!WaitFor(
-                    socket, POLLIN, [end] { return end; }, "read the rest")
-                    .ok()) {
+    } else if (count == 0 || errno != EAGAIN ||
+               !WaitFor(socket, POLLIN, soon, "read the rest").ok()) {
       return;
     }
   }
@@ -192,7 +190,7 @@ absl::StatusOr<int> PostHttp(const HttpTarget& target, absl::string_view content
                    "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
   MOEBIUS_RETURN_IF_ERROR(SendAll(socket, head, deadline));
   MOEBIUS_RETURN_IF_ERROR(SendAll(socket, body, deadline));
-  const absl::StatusOr<int> code = ReadCode(socket, deadline);
+  absl::StatusOr<int> code = ReadCode(socket, deadline);
   if (code.ok()) DiscardRest(socket, deadline);
   return code;
 }
