@@ -141,6 +141,8 @@ void AddGenerate(CommandLine& line) {
         "Runs once under this id; drawn where absent"},
        {"Request", "--priority", "N", &flags.priority, "Higher first; 0"},
        {"Request", "--deadline", "TIME", &flags.deadline, "Ends the request then, as 90s"},
+       {"Request", "--traceparent", "TEXT", &flags.traceparent,
+        "The trace that the request belongs to (W3C), for a router with --trace-endpoint"},
        {"Output", "--logprobs", "N", &flags.logprobs, "Show the n best candidates of each token"},
        {"Machine", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"},
        {"Machine", "--tier", "NAME", &flags.tier,
@@ -213,6 +215,10 @@ void AddServe(CommandLine& line) {
                           "off, shadow or on: move the gates' biases; on changes answers"},
                          {"Cluster", "--api-keys", "FILE", &flags.api_keys,
                           "Who may call the router, and how much; made by `moebius keys add`"},
+                         {"Tracing", "--trace-endpoint", "URL", &flags.trace_endpoint,
+                          "Where the router's spans go, as http://HOST:PORT/v1/traces; no https"},
+                         {"Tracing", "--trace-sample-ratio", "R", &flags.trace_sample_ratio,
+                          "Share of the calls without a traceparent that are traced; 0.01"},
                          {"Bias", "--bias-file", "FILE", &flags.bias_file,
                           "Where the biases are kept; needed for on"}});
   command.add_flag("--restart", flags.restart, "Start a process again that has died")

@@ -25,6 +25,7 @@
 #include "moebius/base/status.h"
 #include "moebius/model/json.h"
 #include "moebius/routing/capacity.h"
+#include "moebius/telemetry/trace/trace_context.h"
 #include "router_service/sampler.h"
 
 namespace moebius {
@@ -100,6 +101,11 @@ absl::Status ParseRequest(const GenerateFlags& flags, GenerateRequest* request) 
     MOEBIUS_ASSIGN_OR_RETURN(request->deadline, ParseTimeout("--deadline", *flags.deadline));
   }
   request->request_id = flags.request_id.value_or("");
+  if (flags.traceparent.has_value() && !ParseTraceparent(*flags.traceparent).has_value()) {
+    return WithHint(absl::InvalidArgumentError("--traceparent is no trace context of W3C"),
+                    "it looks like 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  }
+  request->traceparent = flags.traceparent.value_or("");
   if (flags.seed.has_value()) {
     MOEBIUS_ASSIGN_OR_RETURN(request->seed, ParseUnsigned("--seed", *flags.seed));
   }

@@ -34,6 +34,7 @@ struct GenerateFlags {
   std::vector<std::string> logit_bias;  // "ID:BIAS"
   std::optional<std::string> seed;
   std::optional<std::string> request_id;
+  std::optional<std::string> traceparent;
   std::optional<std::string> priority;
   std::optional<std::string> deadline;
   std::vector<std::string> stop;

@@ -33,6 +33,8 @@ struct ServeFlags {
   std::optional<std::string> bias_balancer;
   std::optional<std::string> bias_file;
   std::optional<std::string> api_keys;
+  std::optional<std::string> trace_endpoint;
+  std::optional<std::string> trace_sample_ratio;
   bool restart = false;
   bool json = false;
 };

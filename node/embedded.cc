@@ -201,6 +201,7 @@ class EmbeddedNode::Impl {
     lead_ = std::make_unique<Lead>(lead, rows_.get(), executor_.get(), tokenizer_.get(),
                                    Clock::Monotonic());
     lead_->SetLog(&log_);
+    lead_->SetTracing(options.tracing);
     MakeFront(options, lead);
     stepping_thread_ = std::thread([this] { StepUntilShutdown(); });
   }
@@ -216,6 +217,7 @@ class EmbeddedNode::Impl {
     parts.load = load_.get();
     parts.log = &log_;
     parts.biases = biases_.get();
+    parts.tracing = options.tracing;
     parts.roster = [this] { return Roster(); };
     LeadFront::Facts facts;
     facts.options = lead;

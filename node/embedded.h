@@ -22,6 +22,7 @@
 #include "router_service/front.h"
 #include "router_service/generate_stream.h"
 #include "router_service/lead.h"
+#include "router_service/request_trace.h"
 
 namespace moebius {
 
@@ -46,6 +47,7 @@ struct EmbeddedOptions {
   int num_expert_pipelines = 1;  // expert ids are cut into so many contiguous ranges
   CapacityPolicy capacity;       // of each expert in a step; dropless
   BiasControlOptions biases;     // off; kept nowhere
+  TraceRule tracing;             // nobody's spans
   std::function<void(const LoadProgress&)> on_load;  // on the caller's thread of Open
 };
 

@@ -12,6 +12,7 @@
 #include "router_service/attention_rule.h"
 #include "router_service/placement_file.h"
 #include "router_service/router_core.h"
+#include "router_service/tracing.h"
 
 namespace moebius {
 
@@ -41,6 +42,14 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
   settings->AddText({"Metrics", "metrics-expert-detail", "auto|off|layer-expert",
                      "Demand by layer and expert: all up to 2,048 series, none, or all"},
                     &flags->metrics_expert_detail);
+  settings->AddText({"Tracing", "trace-endpoint", "URL",
+                     "Where spans go by OTLP/HTTP JSON, as http://HOST:PORT/v1/traces (no https; "
+                     "docs/tracing.md); empty: nowhere"},
+                    &flags->trace_endpoint);
+  settings->AddText({"Tracing", "trace-sample-ratio", "R",
+                     "Share of the calls without a traceparent that are traced, 0 to 1; with one "
+                     "the caller decides"},
+                    &flags->trace_sample_ratio);
   settings->AddText({"Capacity", "capacity-factor", "CF",
                      "Rows of a step that an expert takes: CF times its even share; 0: any "
                      "(docs/routing.md)"},
@@ -91,6 +100,7 @@ absl::Status ValidateRouterFlags(const RouterFlags& flags) {
   }
   MOEBIUS_RETURN_IF_ERROR(ParseCapacity(flags.capacity).status());
   MOEBIUS_RETURN_IF_ERROR(BiasOptionsOf(flags).status());
+  MOEBIUS_RETURN_IF_ERROR(TracingOptionsOf(flags).status());
   ExpertDetail detail;
   if (!ParseExpertDetail(flags.metrics_expert_detail, &detail)) {
     return absl::InvalidArgumentError(absl::StrCat("--metrics-expert-detail is auto, off or ",

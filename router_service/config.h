@@ -39,6 +39,8 @@ struct RouterFlags {
   int64_t bias_window = 2000;  // assignments per expert; 0: UpdateBias alone moves them
 
   std::string metrics_expert_detail = "auto";  // off, layer-expert
+  std::string trace_endpoint;                  // http://HOST:PORT/PATH; empty: nothing is traced
+  std::string trace_sample_ratio = "0.01";     // of calls without a traceparent
 
   /// expert_replicas, or its default.
   int64_t Replicas() const {

@@ -32,25 +32,26 @@ ExpertLayer::ExpertLayer(const Parts& parts)
       reply_views_(replies_.size()) {}
 
 absl::Status ExpertLayer::Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
-                              MutableBf16Rows out, StepFigures* figures) {
+                              MutableBf16Rows out, StepFigures* figures, PhaseLog* phases) {
   recovery_.BeginLayer(placement_.num_services());
   served_.Begin(rule.num_experts);
   num_calls_ = 0;
   if (max_rows_ == 0 || assignments.num_rows <= max_rows_) {
-    return RunWave(rule, assignments, rows, out, figures);
+    return RunWave(rule, assignments, rows, out, figures, phases);
   }
   for (int64_t begin = 0; begin < assignments.num_rows; begin += max_rows_) {
     const Wave wave{begin, std::min(begin + max_rows_, assignments.num_rows)};
     SliceAssignments(assignments, wave, &wave_);
     MOEBIUS_RETURN_IF_ERROR(RunWave(rule, wave_, rows.Slice(wave.begin, wave.end),
-                                    out.Slice(wave.begin, wave.end), figures));
+                                    out.Slice(wave.begin, wave.end), figures, phases));
   }
   return absl::OkStatus();
 }
 
 absl::Status ExpertLayer::RunWave(const LayerRule& rule, const Assignments& assignments,
-                                  Bf16Rows rows, MutableBf16Rows out, StepFigures* figures) {
-  PhaseTimer timer;
+                                  Bf16Rows rows, MutableBf16Rows out, StepFigures* figures,
+                                  PhaseLog* phases) {
+  PhaseTimer timer(phases);
   recovery_.BeginWave(assignments);
   for (bool ended = false; !ended;) {
     const int32_t round = recovery_.round();
@@ -62,18 +63,19 @@ absl::Status ExpertLayer::RunWave(const LayerRule& rule, const Assignments& assi
       reply_views_[service] = replies_[service].rows();
     }
     CountRound(rows.width, figures);
-    timer.Lap(&plan_seconds);
+    timer.Lap(&plan_seconds, StepPhase::kDispatch, rule.layer, round);
     failed_.clear();
-    MOEBIUS_RETURN_IF_ERROR(experts_.Forward(rule.layer, plan_, {num_calls_++, round > 0},
-                                             round_rows, reply_views_, &failed_));
-    timer.Lap(&expert_seconds);
+    const absl::Status forwarded = experts_.Forward(rule.layer, plan_, {num_calls_++, round > 0},
+                                                    round_rows, reply_views_, &failed_);
+    timer.Lap(&expert_seconds, StepPhase::kForward, rule.layer, round);
+    MOEBIUS_RETURN_IF_ERROR(forwarded);
     figures->plan_seconds += plan_seconds;
     figures->expert_seconds += expert_seconds;
     if (round > 0) figures->stall_seconds += plan_seconds + expert_seconds;
     // Rows that are lost in this round are combined too, and overwritten by the round that
     // completes them.
     CombineRound(out);
-    timer.Lap(&figures->combine_seconds);
+    timer.Lap(&figures->combine_seconds, StepPhase::kCombine, rule.layer, round);
     FindLostRows(plan_, failed_, &lost_);
     served_.AddRound(plan_, lost_);
     if (replica_load_ != nullptr) replica_load_->AddRound(plan_, lost_);

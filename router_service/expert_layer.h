@@ -52,9 +52,10 @@ class ExpertLayer {
 
   /// `rows` and `out`: [assignments.num_rows, hidden_size]. Adds to the plan, expert, combine and
   /// stall seconds and to the counts of `figures`. UNAVAILABLE names layer and experts when the
-  /// last replica is gone; other failures are the port's. `out` is unspecified on failure.
+  /// last replica is gone; other failures are the port's. `out` is unspecified on failure. Phases
+  /// are noted in `phases`; null: nowhere.
   absl::Status Run(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
-                   MutableBf16Rows out, StepFigures* figures);
+                   MutableBf16Rows out, StepFigures* figures, PhaseLog* phases = nullptr);
 
   /// Assignments of each routed expert [E] that the plans of the last Run served, counted in their
   /// dispatches.
@@ -62,7 +63,7 @@ class ExpertLayer {
 
  private:
   absl::Status RunWave(const LayerRule& rule, const Assignments& assignments, Bf16Rows rows,
-                       MutableBf16Rows out, StepFigures* figures);
+                       MutableBf16Rows out, StepFigures* figures, PhaseLog* phases);
   absl::Status Plan(const LayerRule& rule);
   void CountRound(int64_t width, StepFigures* figures) const;
   void CountNaive(int64_t width, StepFigures* figures) const;

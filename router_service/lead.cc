@@ -80,6 +80,7 @@ class Lead::Impl {
   }
 
   void SetLog(RequestLog* log) { log_ = log; }
+  void SetTracing(const TraceRule& rule) { tracing_ = rule; }
 
   void WaitForWork(absl::Duration timeout) { wake_->Wait(timeout); }
 
@@ -127,6 +128,8 @@ class Lead::Impl {
           absl::UnimplementedError("stop strings need a tokenizer that this build reads"),
           "use stop_token_ids");
     }
+    std::unique_ptr<RequestTrace> trace =
+        RequestTrace::Begin(tracing_, request.traceparent, "generate");
     const uint64_t seed = DrawSeed();
     absl::StatusOr<AdmittedRequest> admitted =
         AdmitRequest(request, options_, pool_, absl::StrCat("request-", absl::Hex(seed)), seed);
@@ -154,7 +157,11 @@ class Lead::Impl {
                                                      request, tokenizer_, stream, clock_.Now()));
       submitted_.back()->SetLog(log_);
       submitted_.back()->SetCapacity(options_.capacity);
-      if (log_ != nullptr) log_->OnQueued(submitted_.back()->request_id());
+      if (log_ != nullptr) {
+        log_->OnQueued(submitted_.back()->request_id(),
+                       TraceIdOf(trace.get(), request.traceparent));
+      }
+      submitted_.back()->SetTrace(std::move(trace));
     }
     wake_->Raise();
     return stream;
@@ -245,9 +252,35 @@ class Lead::Impl {
     request_.plan.num_rows = 0;
     request_.token_ids.clear();
     request_.logit_rows.clear();
+    request_.wants_phases = false;
+    is_traced_ = false;
     for (const ScheduledRows& rows : schedule) {
-      by_id_.at(rows.session.value())->AppendRows(rows.num_rows, &request_);
+      const Session& session = *by_id_.at(rows.session.value());
+      session.AppendRows(rows.num_rows, &request_);
+      if (session.trace() == nullptr) continue;
+      is_traced_ = true;
+      request_.wants_phases = request_.wants_phases || session.trace()->wants_phases();
     }
+  }
+
+  absl::Status RunAttempt() {
+    if (!is_traced_) return owner_->RunStep(request_, &result_);
+    result_.phases.Begin(false);  // of the step before
+    TracedStep step;
+    step.begin = Clock::Monotonic().Now();
+    step.status = owner_->RunStep(request_, &result_);
+    step.end = Clock::Monotonic().Now();
+    step.step = request_.plan.step;
+    step.attempt = request_.plan.attempt;
+    step.num_rows = request_.plan.num_rows;
+    step.phases = &result_.phases;
+    for (const SessionRows& rows : request_.plan.sessions) {
+      RequestTrace* const trace = by_id_.at(rows.session.value())->trace();
+      if (trace == nullptr) continue;
+      step.own_rows = rows.num_rows;
+      trace->OnStep(step);
+    }
+    return step.status;
   }
 
   absl::Status RunStepWithRetries() {
@@ -256,7 +289,7 @@ class Lead::Impl {
     lost_kv_ = false;
     for (int64_t attempt = 0; attempt < options_.max_step_attempts; ++attempt) {
       request_.plan.attempt = static_cast<uint64_t>(attempt);
-      status = owner_->RunStep(request_, &result_);
+      status = RunAttempt();
       meter_.OnStep(status, result_);
       if (status.ok()) return status;
       lost_kv_ = DropLostSessions();
@@ -355,6 +388,7 @@ class Lead::Impl {
   const std::shared_ptr<WakeSignal> wake_;  // outlives the lead: a reader may raise it later
   LeadMeter meter_;
   RequestLog* log_ = nullptr;
+  TraceRule tracing_;
   StepErrands errands_;
 
   // The stepping thread's own.
@@ -366,6 +400,7 @@ class Lead::Impl {
   StepResult result_;
   Sampler sampler_;
   uint64_t step_;
+  bool is_traced_ = false;       // a session of request_ has a trace
   bool misses_service_ = false;  // the last step, and so it failed
   bool lost_kv_ = false;         // the last step's failure showed sessions without their KV
   Outage outage_;
@@ -398,6 +433,7 @@ absl::Status Lead::RunBetweenSteps(absl::FunctionRef<void(uint64_t*)> body,
   return impl_->RunBetweenSteps(body, timeout);
 }
 void Lead::SetLog(RequestLog* log) { impl_->SetLog(log); }
+void Lead::SetTracing(const TraceRule& rule) { impl_->SetTracing(rule); }
 void Lead::WaitForWork(absl::Duration timeout) { impl_->WaitForWork(timeout); }
 void Lead::Shutdown() { impl_->Shutdown(); }
 bool Lead::is_shut_down() const { return impl_->is_shut_down(); }

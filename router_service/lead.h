@@ -18,6 +18,7 @@
 #include "router_service/lead_options.h"
 #include "router_service/ports.h"
 #include "router_service/request_log.h"
+#include "router_service/request_trace.h"
 
 namespace moebius {
 
@@ -70,6 +71,9 @@ class Lead {
 
   /// Where requests are noted; null for nowhere. Borrowed. Before the first request.
   void SetLog(RequestLog* log);
+  /// Whose spans are recorded; nobody's. Before the first request. A request that is refused, or
+  /// follows another, has none.
+  void SetTracing(const TraceRule& rule);
 
   /// Blocks until there may be work, `timeout` has passed or Shutdown was called.
   void WaitForWork(absl::Duration timeout);

@@ -111,6 +111,19 @@ absl::Status LeadFront::CheckSubmission(const GenerateRequest& request) const {
 
 absl::StatusOr<ForwardAnswer> LeadFront::Forward(const ForwardRequest& request,
                                                  absl::Duration timeout) {
+  const std::unique_ptr<RequestTrace> trace =
+      RequestTrace::Begin(parts_.tracing, request.traceparent, "forward_rows");
+  absl::StatusOr<ForwardAnswer> answer = ForwardTraced(request, timeout, trace.get());
+  if (trace != nullptr) {
+    trace->End({{"moebius.layer", int64_t{request.layer}}, {"moebius.rows", request.num_rows}},
+               answer.status());
+  }
+  return answer;
+}
+
+absl::StatusOr<ForwardAnswer> LeadFront::ForwardTraced(const ForwardRequest& request,
+                                                       absl::Duration timeout,
+                                                       RequestTrace* trace) {
   MOEBIUS_RETURN_IF_ERROR(CheckConfigHash(request.config_hash));
   MOEBIUS_RETURN_IF_ERROR(CheckReady());
   MOEBIUS_RETURN_IF_ERROR(CheckForward(request));
@@ -128,8 +141,19 @@ absl::StatusOr<ForwardAnswer> LeadFront::Forward(const ForwardRequest& request,
   absl::Status status;
   MOEBIUS_RETURN_IF_ERROR(parts_.lead->RunBetweenSteps(
       [&](uint64_t* next_step) {
-        status = parts_.rows->ForwardRows((*next_step)++, LayerId(request.layer), rows.rows(),
+        TracedStep step;
+        step.step = (*next_step)++;
+        if (trace != nullptr) trace->OnAdmitted();
+        forward.phases.Begin(trace != nullptr);
+        step.begin = Clock::Monotonic().Now();
+        status = parts_.rows->ForwardRows(step.step, LayerId(request.layer), rows.rows(),
                                           out.rows(), &forward);
+        if (trace == nullptr) return;
+        step.end = Clock::Monotonic().Now();
+        step.num_rows = step.own_rows = request.num_rows;
+        step.phases = &forward.phases;
+        step.status = status;
+        trace->OnStep(step);
       },
       timeout));
   MOEBIUS_RETURN_IF_ERROR(status);

@@ -19,6 +19,7 @@
 #include "router_service/lead.h"
 #include "router_service/lead_options.h"
 #include "router_service/request_log.h"
+#include "router_service/request_trace.h"
 #include "router_service/row_pipeline.h"
 
 namespace moebius {
@@ -52,6 +53,7 @@ class LeadFront final : public RouterFront {
     BiasControl* biases = nullptr;
     std::string bias_file;                // where they are kept; empty: nowhere
     std::function<RosterFacts()> roster;  // never waits
+    TraceRule tracing;                    // of Forward; the lead has its own
   };
   /// What does not change while the router lives.
   struct Facts {
@@ -87,6 +89,9 @@ class LeadFront final : public RouterFront {
   absl::Status CheckConfigHash(const std::string& config_hash) const;
   absl::Status CheckForward(const ForwardRequest& request) const;
   absl::Status CheckReady() const;
+  // `trace` may be null.
+  absl::StatusOr<ForwardAnswer> ForwardTraced(const ForwardRequest& request, absl::Duration timeout,
+                                              RequestTrace* trace);
 
   const Parts parts_;
   const Facts facts_;

@@ -14,6 +14,7 @@
 #include "moebius/base/strong_id.h"
 #include "moebius/tensor/buffer.h"
 #include "moebius/tensor/rows.h"
+#include "router_service/phase_log.h"
 
 namespace moebius {
 
@@ -126,6 +127,7 @@ enum class StepPurpose { kServe, kDryRun };
 struct StepRequest {
   StepPlan plan;
   StepPurpose purpose = StepPurpose::kServe;
+  bool wants_phases = false;        // of StepResult
   std::vector<int32_t> token_ids;   // [plan.num_rows], in the vocabulary
   std::vector<int64_t> logit_rows;  // rows whose logits the lead needs, ascending
 };
@@ -169,6 +171,7 @@ struct StepResult {
   std::vector<RejectedRow> rejected_rows;  // layers ascending, in a layer rows ascending
   std::optional<uint64_t> bias_version;    // of biases instead of the checkpoint's
   StepFigures figures;
+  PhaseLog phases;  // of a step that wants them, whether it succeeds or not
 
   /// Of a new step of so many rows; the logits are left to whoever fills them.
   void Begin(int64_t num_rows) {
@@ -179,6 +182,7 @@ struct StepResult {
     bias_version.reset();
     figures = StepFigures();
     figures.num_rows = num_rows;
+    phases.Begin(false);
   }
 };
 
@@ -186,6 +190,7 @@ struct StepResult {
 struct ForwardResult {
   StepFigures figures;
   RowEffects effects;
+  PhaseLog phases;  // where the caller has switched it on
 };
 
 /// The way from the lead to the owner of a step's rows: the row pipeline in the same process, or

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,13 +11,14 @@
 
 namespace moebius {
 
-void RequestLog::OnQueued(const std::string& request_id) {
+void RequestLog::OnQueued(const std::string& request_id, const std::string& trace_id) {
   MutexLock lock(mutex_);
   // An id that ended may be used again by whoever asks for it without the front.
   ended_.erase(std::remove(ended_.begin(), ended_.end(), request_id), ended_.end());
   Record& record = records_[request_id];
   record = Record();
   record.explanation.request_id = request_id;
+  record.explanation.trace_id = trace_id;
   record.queued_at = clock_.Now();
 }
 
@@ -91,22 +93,25 @@ bool RequestLog::HasEnded(const std::string& request_id) const {
 
 void WriteLogLine(const Explanation& ended, Logger& logger) {
   const GenerateEvent& last = ended.last;
-  if (absl::IsCancelled(ended.failure) || last.finish_reason == FinishReason::kAbort) {
-    logger.Info("a request was cancelled", {{"request_id", ended.request_id},
-                                            {"completion_tokens", last.completion_tokens},
-                                            {"seconds", ended.age_seconds}});
+  std::vector<LogField> fields = {{"request_id", ended.request_id}};
+  if (!ended.trace_id.empty()) fields.emplace_back("trace_id", ended.trace_id);
+  LogLevel level = LogLevel::kInfo;
+  absl::string_view sentence = "a request was answered";
+  const bool cancelled =
+      absl::IsCancelled(ended.failure) || last.finish_reason == FinishReason::kAbort;
+  if (cancelled) {
+    sentence = "a request was cancelled";
   } else if (!ended.failure.ok()) {
-    logger.Warning("a request failed", {{"request_id", ended.request_id},
-                                        {"status", ended.failure},
-                                        {"completion_tokens", last.completion_tokens},
-                                        {"seconds", ended.age_seconds}});
+    level = LogLevel::kWarning;
+    sentence = "a request failed";
+    fields.emplace_back("status", ended.failure);
   } else {
-    logger.Info("a request was answered", {{"request_id", ended.request_id},
-                                           {"prompt_tokens", last.prompt_tokens},
-                                           {"completion_tokens", last.completion_tokens},
-                                           {"exact", last.exactness.exact()},
-                                           {"seconds", ended.age_seconds}});
+    fields.emplace_back("prompt_tokens", last.prompt_tokens);
   }
+  fields.emplace_back("completion_tokens", last.completion_tokens);
+  if (!cancelled && ended.failure.ok()) fields.emplace_back("exact", last.exactness.exact());
+  fields.emplace_back("seconds", ended.age_seconds);
+  logger.Log(level, sentence, std::move(fields));
 }
 
 }  // namespace moebius

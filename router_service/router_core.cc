@@ -63,6 +63,7 @@ class RouterCore::Impl {
         lead_options_(OptionsOfLead(options)),
         lead_(lead_options_, &rows_, parts.executor, parts.tokenizer, *parts.clock) {
     if (parts.log != nullptr) lead_.SetLog(parts.log);
+    lead_.SetTracing(parts.tracing);
   }
 
   ~Impl() {

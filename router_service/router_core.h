@@ -55,6 +55,7 @@ class RouterCore {
     ExpertLoad* load = nullptr;     // null: nowhere
     RequestLog* log = nullptr;      // null: none is kept
     BiasControl* biases = nullptr;  // null: the checkpoint's
+    TraceRule tracing;              // nobody's spans
   };
 
   /// Call it when the roster misses nothing: the KV pool is what the ranks reported. Takes a token

@@ -58,6 +58,7 @@ class RowPipeline::Impl {
   absl::Status RunStep(const StepRequest& request, StepResult* result) {
     MOEBIUS_CHECK_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
     result->Begin(request.plan.num_rows);
+    result->phases.Begin(request.wants_phases);
     gate_.BeginStep(request.plan, request.purpose);
     replica_load_.BeginStep();
     const PortTraffic attention_before = attention_.traffic();
@@ -110,7 +111,9 @@ class RowPipeline::Impl {
       std::copy_n(normed.row(row), normed.width, normed_.rows().row(row));
     }
     StepResult result;
+    PhaseTimer timer(&forward->phases);
     gate_.Choose(layer, normed_.rows(), &result);
+    timer.Lap(&result.figures.gate_seconds, StepPhase::kGate, layer);
     if (!result.nonfinite_rows.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("row ", result.nonfinite_rows.front(),
@@ -120,7 +123,7 @@ class RowPipeline::Impl {
       const RejectedRow& rejected = result.rejected_rows.front();
       return RejectedByCapacity(rejected, absl::StrCat("row ", rejected.row));
     }
-    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, out, &result.figures));
+    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, out, &result.figures, &forward->phases));
     MOEBIUS_RETURN_IF_ERROR(CheckConservation(&result.figures));
     forward->figures.Add(result.figures);
     forward->effects.Add({result.figures.dropped, result.figures.rerouted, result.bias_version});
@@ -128,9 +131,10 @@ class RowPipeline::Impl {
   }
 
   // assignments ─▶ expert services ─▶ out, and what of them was served.
-  absl::Status DispatchLayer(LayerId layer, MutableBf16Rows out, StepFigures* figures) {
-    MOEBIUS_RETURN_IF_ERROR(
-        expert_layer_.Run(RuleOf(layer), gate_.assignments(), normed_.rows(), out, figures));
+  absl::Status DispatchLayer(LayerId layer, MutableBf16Rows out, StepFigures* figures,
+                             PhaseLog* phases) {
+    MOEBIUS_RETURN_IF_ERROR(expert_layer_.Run(RuleOf(layer), gate_.assignments(), normed_.rows(),
+                                              out, figures, phases));
     gate_.load().AddServed(layer, expert_layer_.served());
     return absl::OkStatus();
   }
@@ -151,7 +155,7 @@ class RowPipeline::Impl {
   }
 
   absl::Status RunReserved(const StepRequest& request, StepResult* result) {
-    PhaseTimer timer;
+    PhaseTimer timer(&result->phases);
     MOEBIUS_RETURN_IF_ERROR(attention_.BeginStep(request.plan));
     result->figures.attention_methods = attention_.step_methods();
     timer.Lap(&result->figures.attention_seconds);
@@ -177,8 +181,9 @@ class RowPipeline::Impl {
   absl::Status RunAttention(LayerId layer, PhaseTimer& timer, StepResult* result) {
     Normalize(weights_.attention_norms[IndexOf(layer)]);
     timer.Lap(&result->figures.norm_seconds);
-    MOEBIUS_RETURN_IF_ERROR(attention_.RunLayer(layer, normed_.rows(), delta_.rows()));
-    timer.Lap(&result->figures.attention_seconds);
+    const absl::Status attended = attention_.RunLayer(layer, normed_.rows(), delta_.rows());
+    timer.Lap(&result->figures.attention_seconds, StepPhase::kAttention, layer);
+    MOEBIUS_RETURN_IF_ERROR(attended);
     AddToResidual();
     timer.Lap(&result->figures.norm_seconds);
     return absl::OkStatus();
@@ -192,8 +197,8 @@ class RowPipeline::Impl {
     if (observer_ != nullptr && config_.IsMoeLayer(layer.value())) {
       observer_->OnGate(layer, gate_.logits(), gate_.assignments());
     }
-    timer.Lap(&result->figures.gate_seconds);
-    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, delta_.rows(), &result->figures));
+    timer.Lap(&result->figures.gate_seconds, StepPhase::kGate, layer);
+    MOEBIUS_RETURN_IF_ERROR(DispatchLayer(layer, delta_.rows(), &result->figures, &result->phases));
     timer.Restart();
     AddToResidual();
     timer.Lap(&result->figures.norm_seconds);

@@ -34,6 +34,7 @@
 #include "router_service/router_core.h"
 #include "router_service/rpc_ports.h"
 #include "router_service/status_board.h"
+#include "router_service/tracing.h"
 
 namespace moebius {
 namespace {
@@ -60,7 +61,9 @@ class RouterServer final : public ServiceServer {
         health_(Clock::Monotonic()),
         capacity_(*ParseCapacity(options.router.capacity)),  // validated at the start
         load_(checkpoint_->config().moe_layers, checkpoint_->config().gate.num_experts,
-              !capacity_.dropless()) {
+              !capacity_.dropless()),
+        tracing_(*TracingOptionsOf(options.router),  // validated at the start
+                 {"moebius-router", options.config.name, greeting_.version}, notices.logger()) {
     MOEBIUS_CHECK(ParseExpertDetail(options_.router.metrics_expert_detail, &detail_));
   }
 
@@ -170,6 +173,7 @@ class RouterServer final : public ServiceServer {
                        "bf16", greeting_.tier},
                       writer);
     if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
+    tracing_.WriteMetrics(writer);
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
     WriteReplicaMetrics(roster_.FewestReplicas(), writer);
     writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
@@ -330,6 +334,7 @@ class RouterServer final : public ServiceServer {
     parts.load = &load_;
     parts.log = &log_;
     parts.biases = biases_.get();
+    parts.tracing = tracing_.rule();
     if (bias_file_ != nullptr) parts.bias_file = options_.router.bias_file;
     parts.roster = [this] { return FactsOfRoster(); };
     LeadFront::Facts facts;
@@ -391,6 +396,7 @@ class RouterServer final : public ServiceServer {
     parts.load = &load_;
     parts.log = &log_;
     parts.biases = biases_.get();
+    parts.tracing = tracing_.rule();
     return parts;
   }
 
@@ -421,6 +427,7 @@ class RouterServer final : public ServiceServer {
   ExpertDetail detail_ = ExpertDetail::kAuto;
   const CapacityPolicy capacity_;
   ExpertLoad load_;
+  RouterTracing tracing_;
   RequestLog log_;
   std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<StatusBoard> board_;

@@ -77,6 +77,7 @@ void Session::AppendRows(int64_t num_rows, StepRequest* step) const {
 void Session::OnAdmitted(absl::Duration now) {
   admitted_at_ = now;
   timing_.queue_seconds = absl::ToDoubleSeconds(now - submitted_at_);
+  if (trace_ != nullptr) trace_->OnAdmitted();
 }
 
 void Session::OnRowsDone(int64_t num_rows, const RowsOutcome& outcome, const StepFigures& figures) {
@@ -186,6 +187,7 @@ void Session::Finish(absl::Duration now) {
   }
   event.exactness = exactness();
   event.timing = timing_;
+  EndTrace(absl::OkStatus());
   // First: who has the last event may ask the log.
   if (log_ != nullptr) {
     log_->OnProgress(event);
@@ -193,6 +195,15 @@ void Session::Finish(absl::Duration now) {
   }
   stream_->Push(event);
   stream_->End(absl::OkStatus());
+}
+
+void Session::EndTrace(const absl::Status& status) {
+  if (trace_ == nullptr) return;
+  trace_->End({{"moebius.request_id", request_id()},
+               {"moebius.prompt_tokens", prompt_length_},
+               {"moebius.completion_tokens", num_told_},
+               {"moebius.finish_reason", std::string(FinishReasonName(finish_reason_))}},
+              status);
 }
 
 void Session::FinishAborted(absl::Duration now) {
@@ -205,6 +216,7 @@ void Session::FinishAborted(absl::Duration now) {
 void Session::FinishFailed(const absl::Status& status) {
   MOEBIUS_CHECK(!finished_ && !status.ok());
   finished_ = true;
+  EndTrace(status);
   if (log_ != nullptr) log_->OnEnded(request_id(), status);
   stream_->End(status);
 }

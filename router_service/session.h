@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@
 #include "router_service/generate_stream.h"
 #include "router_service/ports.h"
 #include "router_service/request_log.h"
+#include "router_service/request_trace.h"
 #include "router_service/sampler.h"
 #include "router_service/step_schedule.h"
 #include "router_service/stop_matcher.h"
@@ -38,6 +40,9 @@ class Session {
 
   /// Where progress and end are noted; null for nowhere. Borrowed.
   void SetLog(RequestLog* log) { log_ = log; }
+  /// Where its spans go; null: nowhere.
+  void SetTrace(std::unique_ptr<RequestTrace> trace) { trace_ = std::move(trace); }
+  RequestTrace* trace() const { return trace_.get(); }
   /// What may have touched its rows.
   void SetCapacity(const CapacityPolicy& capacity) { capacity_ = capacity; }
 
@@ -97,6 +102,7 @@ class Session {
 
   int64_t num_pending() const { return static_cast<int64_t>(tokens_.size()) - num_run_; }
   GenerateEvent MakeEvent();
+  void EndTrace(const absl::Status& status);
   void Finish(absl::Duration now);
 
   const SessionId id_;
@@ -108,6 +114,7 @@ class Session {
   const absl::Duration deadline_;
   const std::shared_ptr<GenerateStream> stream_;
   RequestLog* log_ = nullptr;
+  std::unique_ptr<RequestTrace> trace_;
   CapacityPolicy capacity_;
 
   std::vector<int32_t> tokens_;  // prompt, then generated

@@ -23,6 +23,7 @@ bool AsksTheSame(const GenerateRequest& a, const GenerateRequest& b) {
   GenerateRequest other = b;
   other.deadline = a.deadline;
   other.priority = a.priority;
+  other.traceparent = a.traceparent;
   return a == other;
 }
 

@@ -42,10 +42,14 @@ struct GenerateRequest {
   /// After that many generated tokens the session's KV is dropped and rebuilt from prompt and
   /// generated tokens, as after a lost attention rank. The answer's bits must not change.
   std::optional<int64_t> recompute_after;
+  /// W3C Trace Context of the caller's span, beside the request (metadata of the call). Empty or
+  /// malformed: none.
+  std::string traceparent;
   friend bool operator==(const GenerateRequest&, const GenerateRequest&) = default;
 };
 
-/// Whether both ask for the same answer: all fields but the deadline and the priority are equal.
+/// Whether both ask for the same answer: all fields but deadline, priority and traceparent
+/// are equal.
 bool AsksTheSame(const GenerateRequest& a, const GenerateRequest& b);
 
 enum class FinishReason { kNone, kStop, kLength, kAbort };

@@ -72,6 +72,7 @@ struct ForwardRequest {
   int64_t num_rows = 0;
   int64_t hidden_size = 0;
   std::string config_hash;  // empty: any
+  std::string traceparent;  // as GenerateRequest has it
   std::string rows;         // [num_rows, hidden_size] bf16, little-endian
 };
 

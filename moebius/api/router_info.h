@@ -99,6 +99,7 @@ enum class RequestState { kQueued, kRunning, kFinished, kFailed };
 /// How a request stands or went.
 struct Explanation {
   std::string request_id;
+  std::string trace_id;  // 32 hexadecimal digits; empty: none, and on the wire always
   RequestState state = RequestState::kQueued;
   double age_seconds = 0;
   absl::Status failure;  // OK unless kFailed

@@ -4,6 +4,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -80,6 +81,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
 
 void SetApiKey(grpc::ClientContext* context, const std::string& key) {
   if (!key.empty()) context->AddMetadata("authorization", "Bearer " + key);
+}
+
+void SetTraceparent(grpc::ClientContext* context, const std::string& traceparent) {
+  // gRPC ends the program over a value that is no header.
+  const bool is_header = std::all_of(traceparent.begin(), traceparent.end(),
+                                     [](char c) { return c > ' ' && c < 0x7F; });
+  if (is_header && !traceparent.empty()) context->AddMetadata("traceparent", traceparent);
 }
 
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout) {

@@ -24,6 +24,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
 /// As metadata "authorization: Bearer KEY"; nothing where `key` is empty.
 void SetApiKey(grpc::ClientContext* context, const std::string& key);
 
+/// As metadata "traceparent"; nothing where the text is empty or not printable.
+void SetTraceparent(grpc::ClientContext* context, const std::string& traceparent);
+
 void SetDeadline(grpc::ClientContext* context, absl::Duration timeout);
 
 /// UNAVAILABLE with a hint; `whom` is "a router at HOST:PORT".

@@ -48,6 +48,7 @@ class Client::Impl {
     ToProto(request, &message);
     grpc::ClientContext context;
     SetApiKey(&context, options_.api_key);
+    SetTraceparent(&context, request.traceparent);
     if (request.deadline.has_value()) SetDeadline(&context, *request.deadline + kDeadlineGrace);
     GenerateReader reader(*router_, context, message);
     bool goes_on = true;

@@ -90,12 +90,12 @@ class Logger::Impl {
 
   bool IsOn(LogLevel level) const { return level >= options_.level; }
 
-  void Log(LogLevel level, absl::string_view sentence, std::initializer_list<LogField> fields) {
+  void Log(LogLevel level, absl::string_view sentence, std::vector<LogField> fields) {
     LogLine line;
     line.level = level;
     line.time = options_.wall_clock != nullptr ? options_.wall_clock() : absl::Now();
     line.sentence = std::string(sentence);
-    line.fields.assign(fields.begin(), fields.end());
+    line.fields = std::move(fields);
     MutexLock lock(mutex_);
     uint64_t suppressed = 0;
     if (!repeats_.Allows(sentence, Clock::Monotonic().Now(), &suppressed)) {
@@ -189,9 +189,8 @@ class Logger::Impl {
 
 Logger::Logger(const LogOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Logger::~Logger() = default;
-void Logger::Log(LogLevel level, absl::string_view sentence,
-                 std::initializer_list<LogField> fields) {
-  if (IsOn(level)) impl_->Log(level, sentence, fields);
+void Logger::Log(LogLevel level, absl::string_view sentence, std::vector<LogField> fields) {
+  if (IsOn(level)) impl_->Log(level, sentence, std::move(fields));
 }
 bool Logger::IsOn(LogLevel level) const { return impl_->IsOn(level); }
 bool Logger::Flush(absl::Duration timeout) { return impl_->Flush(timeout); }

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -61,7 +62,10 @@ class Logger {
   void Error(absl::string_view sentence, std::initializer_list<LogField> fields = {}) {
     Log(LogLevel::kError, sentence, fields);
   }
-  void Log(LogLevel level, absl::string_view sentence, std::initializer_list<LogField> fields);
+  void Log(LogLevel level, absl::string_view sentence, std::initializer_list<LogField> fields) {
+    if (IsOn(level)) Log(level, sentence, std::vector<LogField>(fields));
+  }
+  void Log(LogLevel level, absl::string_view sentence, std::vector<LogField> fields);
 
   bool IsOn(LogLevel level) const;
   /// Waits until everything that was logged before is written or lost; false after `timeout`.

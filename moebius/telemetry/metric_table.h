@@ -107,6 +107,8 @@ enum class Metric : uint16_t {
   kHttpRequests,
   kHttpConnectionsCut,
   kLogLines,
+  kTraceSpansExported,
+  kTraceSpansDropped,
   kMetricsErrors,
   kProcessCpuSeconds,
   kProcessResidentBytes,

@@ -2,6 +2,7 @@
 #include "router_service/rpc/generate_rpc.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,12 @@ absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context) {
   const auto found = context.client_metadata().find("authorization");
   if (found == context.client_metadata().end()) return "";
   return absl::string_view(found->second.data(), found->second.size());
+}
+
+std::string TraceparentOf(const grpc::CallbackServerContext& context) {
+  const auto [first, end] = context.client_metadata().equal_range("traceparent");
+  if (first == end || std::next(first) != end) return "";
+  return std::string(first->second.data(), first->second.size());
 }
 
 absl::Duration GenerateDeadline(const GenerateRequest& request, absl::Duration call_time_left) {
@@ -86,6 +93,7 @@ void GenerateCall::Submit() {
     calls_.front.NoteRefused(request.status());
     return FinishOnce(request.status());
   }
+  request->traceparent = TraceparentOf(*context_);
   request->deadline = GenerateDeadline(*request, TimeLeft(*context_, absl::InfiniteDuration()));
   absl::StatusOr<std::shared_ptr<GenerateStream>> stream = calls_.front.Submit(*request);
   if (!stream.ok()) return FinishOnce(stream.status());

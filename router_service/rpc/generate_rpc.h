@@ -80,6 +80,8 @@ class GenerateCall final
 
 /// The metadata "authorization" of a call; empty where there is none.
 absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context);
+/// The metadata "traceparent" of a call; empty where there is none, or more than one.
+std::string TraceparentOf(const grpc::CallbackServerContext& context);
 
 /// The deadline of a request: what is left of the call's, the field's, and the allowance for its
 /// tokens, whichever is least. Pure.

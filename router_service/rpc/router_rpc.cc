@@ -41,7 +41,8 @@ grpc::ServerUnaryReactor* RouterRpc::Forward(grpc::CallbackServerContext* contex
   // The pass is the caller's place for as long as the work is there, waiting or running.
   return RunOnPool(context, blocking_pool_,
                    [this, context, request, response, pass = *pass]() -> absl::Status {
-                     MOEBIUS_ASSIGN_OR_RETURN(const ForwardRequest forward, FromProto(*request));
+                     MOEBIUS_ASSIGN_OR_RETURN(ForwardRequest forward, FromProto(*request));
+                     forward.traceparent = TraceparentOf(*context);
                      MOEBIUS_ASSIGN_OR_RETURN(
                          ForwardAnswer answer,
                          front_.Forward(forward, TimeLeft(*context, options_.max_blocking_time)));

@@ -79,6 +79,17 @@ TEST(RouterAllocationTest, ALayerAllocatesNothingInSteadyState) {
     ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
   }
   EXPECT_EQ(num_allocations - before, 0);
+  // Nor where the step is traced, once it has been so before; a log that is off is never filled.
+  PhaseLog phases;
+  for (const bool is_on : {false, true}) {
+    phases.Begin(is_on);
+    ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures, &phases).ok());
+    EXPECT_EQ(phases.intervals().size(), is_on ? 3u : 0u);
+    const int64_t traced_before = num_allocations;
+    phases.Begin(is_on);
+    ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures, &phases).ok());
+    EXPECT_EQ(num_allocations - traced_before, 0);
+  }
   experts.fails = true;
   ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
   EXPECT_GT(num_allocations - before, 0) << "the counter counts";

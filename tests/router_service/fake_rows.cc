@@ -5,6 +5,7 @@
 
 #include "gtest/gtest.h"
 
+#include "moebius/base/clock.h"
 #include "moebius/base/hash.h"
 #include "moebius/base/random.h"
 
@@ -25,6 +26,16 @@ void FakeRows::FillLogits(const std::vector<int32_t>& tokens, float* logits) con
   }
 }
 
+void FakeRows::FillPhases(PhaseLog* phases) {
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    for (const StepPhase phase : {StepPhase::kAttention, StepPhase::kGate, StepPhase::kDispatch,
+                                  StepPhase::kForward, StepPhase::kCombine}) {
+      const absl::Duration begin = Clock::Monotonic().Now();
+      phases->Add({phase, LayerId(layer), 0, begin, Clock::Monotonic().Now()});
+    }
+  }
+}
+
 absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
   if (before_step) {
     if (const absl::Status status = before_step(request); !status.ok()) return status;
@@ -32,6 +43,8 @@ absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
   EXPECT_TRUE(ValidateStepPlan(request.plan).ok());
   EXPECT_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);
   result->Begin(request.plan.num_rows);
+  result->phases.Begin(request.wants_phases);
+  FillPhases(&result->phases);
   result->logits.Reset(static_cast<int64_t>(request.logit_rows.size()), vocab_size_);
   int64_t logit_index = 0;
   for (const SessionRows& rows : request.plan.sessions) {

@@ -20,6 +20,9 @@ namespace moebius {
 /// one ended.
 class FakeRows final : public RowOwnerPort {
  public:
+  /// Of whose phases a step tells, where it is wanted.
+  static constexpr int32_t kLayers = 2;
+
   explicit FakeRows(int64_t vocab_size = 97, KvPool pool = {4, 1000, 0})
       : vocab_size_(vocab_size), pool_(pool) {}
 
@@ -51,6 +54,7 @@ class FakeRows final : public RowOwnerPort {
   size_t num_sessions() const { return kv_.size(); }
 
  private:
+  static void FillPhases(PhaseLog* phases);
   void FillLogits(const std::vector<int32_t>& tokens, float* logits) const;
 
   const int64_t vocab_size_;

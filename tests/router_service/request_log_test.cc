@@ -1,17 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/request_log.h"
 
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#include "moebius/base/owned_fd.h"
 
 namespace moebius {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 GenerateEvent Event(const std::string& id, int64_t completion_tokens) {
   GenerateEvent event;
@@ -84,6 +90,34 @@ TEST(RequestLogTest, CountsAnIdThatIsUsedAgainOnce) {
   log.OnQueued("b");
   log.OnEnded("b", absl::OkStatus());
   EXPECT_TRUE(log.Explain("a").ok());
+}
+
+TEST(RequestLogTest, WritesTheTraceOfARequestThatHasOne) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const OwnedFd read_end(ends[0]), write_end(ends[1]);
+  LogOptions options;
+  options.fd = write_end.fd();
+  options.name = "router-0";
+  Logger logger(options);
+  RequestLog log;
+  log.SetOnEnded([&](const Explanation& ended) { WriteLogLine(ended, logger); });
+  log.OnQueued("a", "4bf92f3577b34da6a3ce929d0e0e4736");
+  log.OnQueued("b");
+  log.OnEnded("a", absl::OkStatus());
+  log.OnEnded("b", absl::UnavailableError("gone"));
+  ASSERT_TRUE(logger.Flush(absl::Seconds(20)));
+  char text[8192];
+  const ssize_t size = read(read_end.fd(), text, sizeof(text));
+  ASSERT_GT(size, 0);
+  const std::vector<std::string> lines =
+      absl::StrSplit(std::string(text, static_cast<size_t>(size)), '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], HasSubstr("info router-0: a request was answered request_id=\"a\" "
+                                  "trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\" "
+                                  "prompt_tokens=0 completion_tokens=0 exact=true seconds="));
+  EXPECT_THAT(lines[1], HasSubstr("warning router-0: a request failed request_id=\"b\" "
+                                  "status=\"UNAVAILABLE: gone\" completion_tokens=0 seconds="));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/clock.h"
 #include "moebius/base/random.h"
 #include "moebius/routing/assignments.h"
 #include "router_service/lead_meter.h"
@@ -216,6 +217,57 @@ TEST_F(RowPipelineTest, AsksItsPortsInTheOrderOfTheDrawing) {
   EXPECT_THAT(calls_, ElementsAre("begin attention", "begin experts", "attention 0", "experts 0",
                                   "attention 1", "experts 1", "attention 2", "experts 2", "commit",
                                   "end experts"));
+}
+
+TEST_F(RowPipelineTest, NotesThePhasesOfEveryLayerWhereTheyAreWanted) {
+  StepRequest request = Prompts({{1, 2, 3}});
+  ASSERT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  EXPECT_THAT(result_.phases.intervals(), IsEmpty());
+  request.wants_phases = true;
+  const absl::Duration begin = Clock::Monotonic().Now();
+  ASSERT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  const absl::Duration end = Clock::Monotonic().Now();
+  const absl::Span<const PhaseInterval> phases = result_.phases.intervals();
+  constexpr int kPhases = 5;
+  ASSERT_EQ(phases.size(), static_cast<size_t>(kPhases * config_.num_layers));
+  absl::Duration before = begin;
+  double attention_seconds = 0;
+  for (size_t index = 0; index < phases.size(); ++index) {
+    EXPECT_EQ(phases[index].phase, static_cast<StepPhase>(index % kPhases));
+    EXPECT_EQ(phases[index].layer, LayerId(static_cast<int32_t>(index / kPhases)));
+    EXPECT_EQ(phases[index].round, 0);
+    EXPECT_GE(phases[index].begin, before);
+    EXPECT_GE(phases[index].end, phases[index].begin);
+    before = phases[index].end;
+    if (phases[index].phase != StepPhase::kAttention) continue;
+    attention_seconds += absl::ToDoubleSeconds(phases[index].end - phases[index].begin);
+  }
+  EXPECT_LE(before, end);
+  EXPECT_GT(attention_seconds, 0);
+  EXPECT_LE(attention_seconds, result_.figures.attention_seconds) << "what the figures count too";
+}
+
+TEST_F(RowPipelineTest, NotesTheRoundsOfALayerAndWhereAStepFailed) {
+  UseServices(4, 2);
+  experts_.fails = [](int32_t layer, int32_t) {
+    return layer == 1 ? std::set<int32_t>{0} : std::set<int32_t>{};
+  };
+  StepRequest request = Prompts({{1, 2, 3}, {4, 5, 6, 7}, {8}});
+  request.wants_phases = true;
+  ASSERT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  int64_t forwards = 0;
+  for (const PhaseInterval& phase : result_.phases.intervals()) {
+    if (phase.phase == StepPhase::kForward && phase.round > 0) ++forwards;
+    EXPECT_TRUE(phase.round == 0 || phase.layer == LayerId(1));
+  }
+  EXPECT_EQ(forwards, result_.figures.resends);
+  EXPECT_GE(forwards, 1);
+
+  attention_.fail_at_layer = 1;
+  ASSERT_FALSE(pipeline_->RunStep(request, &result_).ok());
+  ASSERT_FALSE(result_.phases.intervals().empty());
+  EXPECT_EQ(result_.phases.intervals().back().phase, StepPhase::kAttention);
+  EXPECT_EQ(result_.phases.intervals().back().layer, LayerId(1));
 }
 
 TEST_F(RowPipelineTest, KeepsNothingOfAStepThatFails) {

@@ -130,6 +130,23 @@ TEST(GenerateCallTest, DeliversEveryEventInOrderAndThenTheStatus) {
   EXPECT_TRUE(IsRetryable(status));
 }
 
+TEST(GenerateCallTest, HandsOnTheTraceOfTheCaller) {
+  for (const absl::string_view traceparent :
+       {"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "", "not printable\n"}) {
+    ScriptedFront front;
+    RouterWorld world(front);
+    GenerateRequest request;
+    request.traceparent = std::string(traceparent);
+    std::thread reader([&] {
+      EXPECT_TRUE(world.client().Generate(request, [](const GenerateEvent*) { return true; }).ok());
+    });
+    front.WaitForStream()->End(absl::OkStatus());
+    reader.join();
+    EXPECT_EQ(front.request().traceparent,
+              absl::StartsWith(traceparent, "00") ? std::string(traceparent) : "");
+  }
+}
+
 TEST(GenerateCallTest, CancelsTheRequestAtOnceWhenTheCallerHasGone) {
   ScriptedFront front;
   RouterWorld world(front);

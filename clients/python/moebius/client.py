@@ -100,21 +100,26 @@ class Client:
                  trace: TracebackType | None) -> None:
         self.close()
 
-    def generate(self, request: GenerateRequest) -> Answer:
-        """Waits for the whole answer. Ctrl-C ends the request."""
-        with self.generate_stream(request) as stream:
+    def generate(self, request: GenerateRequest, *, traceparent: str = "") -> Answer:
+        """Waits for the whole answer. Ctrl-C ends the request.
+
+        `traceparent` is the W3C Trace Context of the caller's span; empty: none.
+        """
+        with self.generate_stream(request, traceparent=traceparent) as stream:
             return stream.answer()
 
-    def generate_stream(self, request: GenerateRequest) -> GenerateStream:
+    def generate_stream(self, request: GenerateRequest, *,
+                        traceparent: str = "") -> GenerateStream:
         """The answer while it comes: `with client.generate_stream(…) as stream: for chunk in …`."""
         # The router ends a request at its deadline and says how far it came; its word is waited for.
         limit = request.deadline_seconds
         call = self._start("Generate", request.to_message(),
-                           None if limit is None else limit + _DEADLINE_GRACE_SECONDS)
+                           None if limit is None else limit + _DEADLINE_GRACE_SECONDS,
+                           traceparent=traceparent)
         return GenerateStream(call, self._target)
 
     def forward(self, layer: int, rows: npt.NDArray[Any], *, config_hash: str = "",
-                timeout_seconds: float | None = None) -> ForwardAnswer:
+                timeout_seconds: float | None = None, traceparent: str = "") -> ForwardAnswer:
         """Takes [num_rows, hidden_size] rows through the experts of a MoE layer.
 
         uint16 rows are bf16 bits; float rows are rounded to bf16. TypeError or ValueError for
@@ -129,7 +134,7 @@ class Client:
         response = self._call("Forward", {
             "layer": layer, "num_rows": num_rows, "hidden_size": hidden_size,
             "config_hash": config_hash, "rows": bits.astype("<u2", copy=False).tobytes(),
-        }, timeout_seconds)
+        }, timeout_seconds, traceparent)
         return read_forward(response, num_rows, hidden_size)
 
     def route(self, token_ids: Sequence[int], layer: int, *, num_services: int | None = None,
@@ -199,7 +204,8 @@ class Client:
         finally:
             watch.cancel()
 
-    def _call(self, name: str, fields: dict[str, Any], timeout_seconds: float | None = None) -> Any:
+    def _call(self, name: str, fields: dict[str, Any], timeout_seconds: float | None = None,
+              traceparent: str = "") -> Any:
         """One unary call. A field that is None is absent."""
         method = self._methods[name]
         if timeout_seconds is None:
@@ -209,23 +215,24 @@ class Client:
             response_deserializer=method.response.FromString)
         try:
             return invoke(method.request(**fields), timeout=timeout_seconds,
-                          metadata=self._metadata())
+                          metadata=self._metadata(traceparent))
         except grpc.RpcError as failure:
             raise from_rpc(failure, self._target) from None
 
     def _start(self, name: str, message: Any, timeout_seconds: float | None,
-               wait_for_ready: bool = False) -> Any:
+               wait_for_ready: bool = False, traceparent: str = "") -> Any:
         """A call that is answered by a stream."""
         method = self._methods[name]
         invoke = self._channel.unary_stream(
             method.path, request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString)
         return invoke(message, timeout=timeout_seconds, wait_for_ready=wait_for_ready,
-                      metadata=self._metadata())
+                      metadata=self._metadata(traceparent))
 
-    def _metadata(self) -> tuple[tuple[str, str | bytes], ...]:
+    def _metadata(self, traceparent: str) -> tuple[tuple[str, str | bytes], ...]:
         key = self._options.api_key
-        return (("authorization", f"Bearer {key}"),) if key else ()
+        caller = (("authorization", f"Bearer {key}"),) if key else ()
+        return caller + ((("traceparent", traceparent),) if traceparent else ())
 
 
 def _is_serving(response: Any) -> bool:

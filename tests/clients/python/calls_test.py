@@ -146,6 +146,19 @@ class GenerateTest(CallTest):
         client.explain("r1")
         self.assertEqual(keys, ["Bearer moebius_abc"] * 2)
 
+    def test_a_trace_goes_along_with_the_call_that_belongs_to_it(self):
+        traces = []
+
+        def generate(request, context):
+            traces.append(dict(context.invocation_metadata()).get("traceparent"))
+            yield chunk([1], "FINISH_REASON_LENGTH")
+
+        client = self.router(Generate=generate)
+        traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        client.generate(moebius.GenerateRequest([1]), traceparent=traceparent)
+        client.generate(moebius.GenerateRequest([1]))
+        self.assertEqual(traces, [traceparent, None])
+
     def test_without_a_deadline_there_is_none(self):
         def generate(request, context):
             self.assertFalse(request.HasField("deadline_ms"))
