@@ -85,6 +85,7 @@ class CountersTest(unittest.TestCase):
             "moebius_steps_total": steps,
             "moebius_step_rows_total": rows,
             'moebius_assignments_total{stage="routed"}': assignments,
+            'moebius_assignments_total{stage="dispatched"}': assignments,
             'moebius_assignments_total{stage="combined"}': assignments,
             "moebius_dispatched_rows_total": timing["dispatched_rows"],
             "moebius_reply_rows_total": timing["reply_rows"],
@@ -157,7 +158,7 @@ class CountersTest(unittest.TestCase):
         self.assertIn(rows - (NUM_IDS + sampled - 1), (0, 1))
         self.check_experts(moved, rows)
 
-    def test_an_answer_across_a_dead_replica_counts_its_rows_once_and_what_was_sent_again(self):
+    def test_an_answer_across_a_silent_replica_counts_its_rows_once_and_what_was_sent_again(self):
         def survive():
             with subprocess.Popen(
                     [programs.MOEBIUS, "generate", "--router", self.cluster.grpc(), "--json",
@@ -165,7 +166,8 @@ class CountersTest(unittest.TestCase):
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
                 self.assertTrue(programs.wait_until(
                     lambda: self.cluster.metric("moebius_generated_tokens_total") > 20, 30))
-                self.cluster.services[1].process.kill()
+                # Stopped, not killed: rows go there before anybody knows.
+                os.kill(self.cluster.services[1].process.pid, signal.SIGSTOP)
                 out, errors = process.communicate(timeout=120)
             self.assertEqual(process.returncode, 0, errors)
             return json.loads(out)
@@ -173,7 +175,7 @@ class CountersTest(unittest.TestCase):
         answer, moved = self.moved(survive)
         self.assertTrue(answer["exactness"]["exact"])
         timing = answer["timing"]
-        self.assertGreater(timing["resends"], 0, "the replica was lost too late or too early")
+        self.assertGreater(timing["resends"], 0, "it was stopped when the answer was over")
         self.check_experts(moved, NUM_IDS + 1500 - 1)
         for series, count in {**self.steps(answer), "moebius_requests_finished_total": 1}.items():
             self.assertEqual(moved.get(series), count, series)

@@ -107,7 +107,9 @@ class TracingTest(unittest.TestCase):
             self.assertLessEqual(seconds, answer["timing"][figure] * 1.001, figure)
 
         self.assertEqual(collector.resources[0]["service.name"], "moebius-router")
-        self.assertEqual(cluster.metric("moebius_trace_spans_exported_total"), len(spans))
+        self.assertTrue(programs.wait_until(
+            lambda: cluster.metric("moebius_trace_spans_exported_total") == len(spans),
+            PATIENCE_SECONDS))
         for reason in ("queue_full", "unreachable", "refused", "stopped"):
             self.assertEqual(
                 cluster.metric(f'moebius_trace_spans_dropped_total{{reason="{reason}"}}'), 0)
@@ -136,8 +138,10 @@ class TracingTest(unittest.TestCase):
         cluster.generate(*IDS, "--max-tokens", "1", "--traceparent", SAMPLED)
         self.roots(collector, 1)
         self.assertEqual({span["traceId"] for span in collector.spans()}, {TRACE})
-        self.assertEqual(cluster.metric("moebius_trace_spans_exported_total"),
-                         len(collector.spans()))
+        # Counted when the collector's answer is there, which is after it has the spans.
+        self.assertTrue(programs.wait_until(
+            lambda: cluster.metric("moebius_trace_spans_exported_total") == len(collector.spans()),
+            PATIENCE_SECONDS))
 
     def test_a_collector_that_is_gone_or_refuses_takes_nothing_from_an_answer(self):
         collector = self.collector()
