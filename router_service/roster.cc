@@ -59,13 +59,14 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
 
   absl::Status AdmitPeer(const PeerInfo& peer) MOEBIUS_EXCLUDES(mutex_) {
     absl::Status status = JudgePeer(peer);
-    if (!status.ok()) NoteRefusal(peer, status);
+    if (!status.ok()) NoteRefusal(peer.name, peer.address, status);
     return status;
   }
 
   // Logged here too, as the other process may be anybody's; who tries for ever gets a line now and
   // then.
-  void NoteRefusal(const PeerInfo& peer, const absl::Status& status) MOEBIUS_EXCLUDES(mutex_) {
+  void NoteRefusal(absl::string_view name, absl::string_view address, const absl::Status& status)
+      MOEBIUS_EXCLUDES(mutex_) {
     int64_t num_refused = 0;
     {
       MutexLock lock(mutex_);
@@ -76,8 +77,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
       num_refused = num_refused_;
     }
     if (options_.on_notice) {
-      options_.on_notice(absl::StrCat("refused ", peer.name, " at ", peer.address,
-                                      " (refusals so far: ", num_refused, "): ", status.message()));
+      options_.on_notice(absl::StrCat("refused ", name, " at ", address, " (refusals so far: ", num_refused, "): ", status.message()));
     }
   }
 
@@ -468,6 +468,10 @@ absl::Status Roster::Start(Transport& transport, Reactor& reactor) {
   return impl_->Start(transport, reactor);
 }
 absl::Status Roster::AdmitPeer(const PeerInfo& peer) { return impl_->AdmitPeer(peer); }
+
+void Roster::OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) {
+  impl_->NoteRefusal("a process", facts.remote, reason);
+}
 void Roster::OnPeerState(const PeerInfo& peer) { impl_->OnPeerState(peer); }
 std::optional<PeerId> Roster::ExpertPeer(ServiceId service) const {
   return impl_->PeerOf(Role::kExpert, service.value());

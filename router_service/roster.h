@@ -59,6 +59,7 @@ class Roster final : public PeerWatcher, public PeerDirectory {
   absl::Status Start(Transport& transport, Reactor& reactor);
 
   absl::Status AdmitPeer(const PeerInfo& peer) override;
+  void OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) override;
   void OnPeerState(const PeerInfo& peer) override;
 
   std::optional<PeerId> ExpertPeer(ServiceId service) const override;

@@ -182,13 +182,17 @@ void LinkEnd::PumpLocked(std::vector<SendQueue::Finished>* finished) {
 
 void LinkEnd::OnFrame(WireFrame frame) {
   absl::Status status;
+  bool is_bad_hello = false;
   {
     MutexLock lock(receive_mutex_);
-    if (ended_.load() || left_.load()) return;
+    if (ended_.load() || left_.load() || is_bad_hello_) return;
     status = Receive(std::move(frame));
     if (assembly_.has_value()) assembling_bytes_.store(assembly_->held_bytes());
+    is_bad_hello = is_bad_hello_ = !status.ok() && !options_.dialed && peer_incarnation_ == 0;
   }
-  if (!status.ok()) End(status);
+  if (status.ok()) return;
+  if (is_bad_hello) return owner_.OnBadHello(*this, status);
+  End(status);
 }
 
 absl::Status LinkEnd::Receive(WireFrame frame) {

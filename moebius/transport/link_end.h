@@ -32,6 +32,10 @@ class LinkEndOwner {
   /// The other end's hello; once. Frames that follow wait for nobody: at the accepting end none
   /// come before the answer, at the dialing end the lane is open already.
   virtual void OnHello(LinkEnd& end, const Hello& hello, uint64_t incarnation) = 0;
+  /// At the accepting end: the first frame was no hello that this process understands, another wire
+  /// version among others; once, and nothing more is received. The owner says why and ends the
+  /// link.
+  virtual void OnBadHello(LinkEnd& end, const absl::Status& reason) = 0;
   /// The link is of no use any more; once, the last call.
   virtual void OnEnded(LinkEnd& end, const absl::Status& reason) = 0;
   /// Completed sends, to be reported from the reactor.
@@ -142,6 +146,7 @@ class LinkEnd final : public LinkSink, public std::enable_shared_from_this<LinkE
   uint64_t uncredited_bytes_ MOEBIUS_GUARDED_BY(receive_mutex_) = 0;
   std::optional<Hello> theirs_ MOEBIUS_GUARDED_BY(receive_mutex_);
   std::optional<MessageAssembly> assembly_ MOEBIUS_GUARDED_BY(receive_mutex_);  // once open
+  bool is_bad_hello_ MOEBIUS_GUARDED_BY(receive_mutex_) = false;
   bool is_admitted_ MOEBIUS_GUARDED_BY(receive_mutex_) = false;
   // Of messages, before Admit: at most a window, as no credit is given for them.
   std::vector<Frame> early_ MOEBIUS_GUARDED_BY(receive_mutex_);

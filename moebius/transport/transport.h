@@ -58,6 +58,9 @@ class PeerWatcher {
   /// Judges the hello of a peer, on both sides. What is not OK is sent to it and ends the
   /// connection.
   virtual absl::Status AdmitPeer(const PeerInfo& peer) { return absl::OkStatus(); }
+  /// A link from elsewhere whose first frame was no hello that this process understands, a hello of
+  /// another wire version among others. It is told `reason` and ended. As often as anybody likes.
+  virtual void OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) {}
   /// Each change of state. After kDead nothing of that life is delivered any more. A peer that was
   /// not dialed is forgotten after kDead; a dialed one is tried again, under the same PeerId.
   virtual void OnPeerState(const PeerInfo& peer) = 0;

@@ -136,16 +136,32 @@ void Transport::Core::Greet(const End& end, const Hello& hello, uint64_t incarna
   if (!status.ok()) Refuse(end, status);
 }
 
+void Transport::Core::OnBadHello(LinkEnd& end, const absl::Status& reason) {
+  React([this, weak = end.weak_from_this(), reason] {
+    const End end = weak.lock();
+    if (end == nullptr) return;
+    {
+      MutexLock lock(mutex_);
+      ++protocol_errors_;
+    }
+    watcher_.OnLinkRefused(end->facts(), reason);
+    Refuse(end, reason);
+  });
+}
+
 void Transport::Core::Refuse(const End& end, const absl::Status& reason) {
   RemoveSilent(end);
   PeerId owner;
+  bool is_crowded = false;
   {
     MutexLock lock(mutex_);
     for (const auto& [id, peer] : peers_) {
       if (peer.ends[LaneIndex(end->lane())] == end) owner = id;
     }
-    if (owner == PeerId()) leaving_.push_back(end);
+    is_crowded = owner == PeerId() && leaving_.size() >= options_.max_silent_links;
+    if (owner == PeerId() && !is_crowded) leaving_.push_back(end);
   }
+  if (is_crowded) return Retire(end);
   end->Leave(reason);
   if (owner != PeerId()) return Kill(owner, reason);
   ReactAt(clock_.Now() + kLeaveTimeout,

@@ -48,6 +48,7 @@ class Transport::Core final : public LinkEndOwner,
 
   void OnLink(std::unique_ptr<Link> link) override;
   void OnHello(LinkEnd& end, const Hello& hello, uint64_t incarnation) override;
+  void OnBadHello(LinkEnd& end, const absl::Status& reason) override;
   void OnEnded(LinkEnd& end, const absl::Status& reason) override;
   void OnFinished(std::vector<SendQueue::Finished> finished) override;
 
@@ -111,6 +112,7 @@ class Transport::Core final : public LinkEndOwner,
   mutable Mutex mutex_;
   std::map<PeerId, Peer> peers_ MOEBIUS_GUARDED_BY(mutex_);
   std::list<End> silent_ MOEBIUS_GUARDED_BY(mutex_);  // accepted, no hello yet; oldest first
+  // Refused, saying goodbye; at most max_silent_links.
   std::vector<End> leaving_ MOEBIUS_GUARDED_BY(mutex_);
   std::set<End> retired_ MOEBIUS_GUARDED_BY(mutex_);  // destroyed when nobody else holds them
   std::map<LinkEnd*, absl::Duration> armed_sends_ MOEBIUS_GUARDED_BY(mutex_);

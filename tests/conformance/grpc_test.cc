@@ -18,6 +18,7 @@ class GrpcMedium final : public Medium {
     // All peers of a test are on one host, and a thousand of them are silent.
     options.max_connections = 2048;
     options.max_connections_per_address = 2048;
+    options.max_polling_threads = 1;  // as in services: whoever waited in a callback would stop all
     auto provider = GrpcLinkProvider::Make(options, std::nullopt);
     MOEBIUS_CHECK(provider.ok());
     provider_ = *std::move(provider);

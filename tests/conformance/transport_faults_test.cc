@@ -339,6 +339,45 @@ TEST_P(TransportConformance, APeerThatIsNotAdmittedHearsWhy) {
   EXPECT_EQ(host.transport().figures().num_peers, 0u);
 }
 
+// A cluster of two releases whose frames differ: whoever dials, the one that tries learns both
+// versions, the other one notes them, and once both are of one version they find each other.
+TEST_P(TransportConformance, AProcessOfAnotherWireVersionIsToldBothVersions) {
+  constexpr uint16_t kOlder = kWireVersion - 1;
+  constexpr uint16_t kNewer = kWireVersion + 1;
+  for (const uint16_t other : {kOlder, kNewer, uint16_t{0xffff}}) {
+    const std::string words =
+        absl::StrCat("wire version ", other, ", this process speaks ", kWireVersion);
+    for (const bool is_guest_other : {true, false}) {
+      SCOPED_TRACE(absl::StrCat(words, is_guest_other ? ": guest" : ": host"));
+      TransportWorld world(GetParam());
+      FaultPlan& plan = world.NewPlan(1);
+      LinkFaults faults;
+      faults.wire_version = other;
+      plan.Set(faults);
+      Node& host = world.Add(TransportWorld::SmallOptions("host"), is_guest_other ? nullptr : &plan);
+      Node& guest =
+          world.Add(TransportWorld::SmallOptions("guest"), is_guest_other ? &plan : nullptr);
+      const auto peer = guest.transport().Connect(world.Listen(host));
+      ASSERT_TRUE(peer.ok());
+      ASSERT_TRUE(world.Until([&] { return guest.StateOf(*peer) == PeerState::kDead; }));
+      EXPECT_EQ(guest.ReasonOf(*peer).code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(guest.ReasonOf(*peer).message()), HasSubstr(words));
+      if (is_guest_other) {
+        ASSERT_FALSE(host.refusals().empty());
+        EXPECT_THAT(std::string(host.refusals()[0].message()), HasSubstr(words));
+        EXPECT_EQ(host.transport().figures().num_peers, 0u);
+        EXPECT_GE(host.transport().figures().protocol_errors, 1u);
+      }
+      EXPECT_EQ(host.num_deliveries() + guest.num_deliveries(), 0u);
+      plan.Clear();
+      for (int i = 0; i < 20 && guest.PeerNamed("host") == PeerId(); ++i) {
+        world.Advance(absl::Milliseconds(500));
+      }
+      EXPECT_EQ(guest.PeerNamed("host"), *peer);
+    }
+  }
+}
+
 TEST_P(TransportConformance, ABusyPortIsAnErrorAtOnce) {
   Node& first = world_.Add(TransportWorld::SmallOptions("first"));
   Node& second = world_.Add(TransportWorld::SmallOptions("second"));

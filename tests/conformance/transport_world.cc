@@ -24,6 +24,17 @@ Node::Node(const TransportOptions& options, LinkProvider& provider, Reactor& rea
   Reserve(open);
 }
 
+void Node::OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) {
+  EXPECT_FALSE(facts.remote.empty());
+  MutexLock lock(mutex_);
+  refusals_.push_back(reason);
+}
+
+std::vector<absl::Status> Node::refusals() const {
+  MutexLock lock(mutex_);
+  return refusals_;
+}
+
 void Node::OnPeerState(const PeerInfo& peer) {
   {
     MutexLock lock(mutex_);

@@ -50,6 +50,7 @@ class Node final : public PeerWatcher {
 
   Transport& transport() { return *transport_; }
   absl::Status AdmitPeer(const PeerInfo& peer) override { return admission; }
+  void OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) override;
   void OnPeerState(const PeerInfo& peer) override;
 
   /// What arrived, by any reservation made here, in order.
@@ -61,6 +62,8 @@ class Node final : public PeerWatcher {
   /// The last state heard of a peer.
   PeerState StateOf(PeerId id) const;
   absl::Status ReasonOf(PeerId id) const;
+  /// Why links were refused whose first frame was no hello.
+  std::vector<absl::Status> refusals() const;
   ReservationId Reserve(ReservationSpec spec);
   std::function<void(Delivery)> Record();
 
@@ -74,6 +77,7 @@ class Node final : public PeerWatcher {
   mutable Mutex mutex_;
   std::vector<Delivery> deliveries_ MOEBIUS_GUARDED_BY(mutex_);
   std::vector<PeerInfo> history_ MOEBIUS_GUARDED_BY(mutex_);
+  std::vector<absl::Status> refusals_ MOEBIUS_GUARDED_BY(mutex_);
   std::unique_ptr<Transport> transport_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/time/time.h"
@@ -22,6 +23,8 @@ struct LinkFaults {
   float lose = 0;
   float duplicate = 0;
   float corrupt = 0;  // one bit of header or payload
+  /// What every frame says in the place of its wire version: a process of another release.
+  std::optional<uint16_t> wire_version;
   /// Frames vanish without a sign: a partition, or one half of a half-open connection.
   bool cut = false;
   /// Frames wait until it is over: a stopped process, a peer that never reads.

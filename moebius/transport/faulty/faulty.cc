@@ -123,9 +123,15 @@ class HeldFrames : public std::enable_shared_from_this<HeldFrames> {
     const bool corrupt = random_.Unit() < faults.corrupt;
     const uint64_t bit = random_.Bits();
     if (lose) return;
+    if (faults.wire_version.has_value()) SetVersion(&frame, *faults.wire_version);
     if (duplicate) Hold(frame, faults);
     if (corrupt) FlipBit(&frame, bit);
     Hold(std::move(frame), faults);
+  }
+
+  static void SetVersion(WireFrame* frame, uint16_t version) {
+    frame->header[kWireVersionOffset] = static_cast<uint8_t>(version);
+    frame->header[kWireVersionOffset + 1] = static_cast<uint8_t>(version >> 8);
   }
 
   static void FlipBit(WireFrame* frame, uint64_t bit) {

@@ -24,6 +24,8 @@ namespace moebius {
 
 inline constexpr size_t kFrameHeaderBytes = 128;
 inline constexpr uint16_t kWireVersion = 1;
+// Magic and version keep their places in every version, so that two of them can name each other.
+inline constexpr size_t kWireVersionOffset = 4;
 /// Metadata is padded to this, parts are cut at it: rows start on a cache line where payload does.
 inline constexpr uint64_t kMessageAlignment = 64;
 
