@@ -63,6 +63,14 @@ std::vector<std::string> MissingAt(Client& client) {
                                : info->missing;
 }
 
+// Empty when it takes requests. Whoever asks may know that; what is missing is told to those who
+// have a key, where the router wants one.
+std::vector<std::string> WhatIsMissing(Client& client) {
+  const absl::StatusOr<bool> serving = client.IsServing();
+  if (serving.ok() && *serving) return {};
+  return MissingAt(client);
+}
+
 std::string ReadinessJson(bool ready, double seconds, const std::vector<std::string>& missing) {
   std::vector<Json> words;
   for (const std::string& what : missing) words.push_back(Json::String(what));
@@ -124,7 +132,7 @@ int RunWait(const RouterCommandFlags& flags) {
   const absl::Duration start = clock.Now();
   InterruptScope interrupt;
   while (true) {
-    const std::vector<std::string> missing = MissingAt(*client);
+    const std::vector<std::string> missing = WhatIsMissing(*client);
     const absl::Duration passed = clock.Now() - start;
     const double seconds = absl::ToDoubleSeconds(passed);
     const bool ends = missing.empty() || passed >= wait_time || InterruptScope::Requested();

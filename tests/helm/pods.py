@@ -123,10 +123,14 @@ class Container:
 
 
 class Cluster:
-    """The pods of a rendering; all processes end with the block."""
+    """The pods of a rendering; all processes end with the block.
 
-    def __init__(self, objects):
+    `secrets` are those that the chart only names: {name: {key: text}}.
+    """
+
+    def __init__(self, objects, secrets=None):
         self.objects = objects
+        self.secrets = secrets or {}
         self.folder = tempfile.TemporaryDirectory()
         self.pods, self.containers = [], []
         self._place_pods()
@@ -157,6 +161,18 @@ class Cluster:
             for key, text in entry["data"].items():
                 with open(os.path.join(folder, key), "wb") as file:
                     file.write(base64.b64decode(text))
+        for name, content in self.secrets.items():
+            self.write_secret(name, content)
+
+    def write_secret(self, name, content):
+        """As the kubelet does: whoever reads sees the old file or the new one."""
+        folder = os.path.join(self.folder.name, "secrets", name)
+        os.makedirs(folder, exist_ok=True)
+        for key, text in content.items():
+            fresh = os.path.join(folder, f".{key}")
+            with open(fresh, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.rename(fresh, os.path.join(folder, key))
 
     def _write_etc(self):
         """Names as the cluster's DNS would give them."""
@@ -170,7 +186,12 @@ class Cluster:
                 if service["spec"].get("clusterIP") == "None":
                     lines.append(f"{pod.address} {pod.name}.{host}")
         etc = os.path.join(self.folder.name, "etc")
-        os.makedirs(os.path.join(etc, "moebius", "tls"))
+        for pod in self.pods:
+            for container in chart.containers(pod.spec):
+                for mount in container.get("volumeMounts", []):
+                    os.makedirs(os.path.join(self.folder.name, mount["mountPath"].lstrip("/")),
+                                exist_ok=True)
+        os.makedirs(etc, exist_ok=True)
         for name, text in (("hosts", "\n".join(lines) + "\n"), ("resolv.conf", ""),
                            ("nsswitch.conf", "hosts: files\n"),
                            ("passwd", f"moebius:x:{USER}:{USER}::/nonexistent:/usr/sbin/nologin\n")):

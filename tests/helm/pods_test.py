@@ -3,7 +3,9 @@
 import json
 import os
 import sys
+import tempfile
 import threading
+import time
 import unittest
 
 import operation_tools
@@ -14,6 +16,7 @@ operation_tools.enter()
 import chart  # noqa: E402
 import pods  # noqa: E402
 import report_tests  # noqa: E402
+import trace_collector  # noqa: E402
 
 STOP_SECONDS = 60
 
@@ -59,6 +62,10 @@ class Traffic:
         self.thread.join()
 
 
+def moebius(*arguments):
+    return operation_tools.run(os.path.join(pods.PROGRAMS, "moebius"), *arguments)
+
+
 class PodsTest(unittest.TestCase):
     def serve(self, value_set):
         """Starts the pods, lets `helm test` ask them, and stops them."""
@@ -78,6 +85,41 @@ class PodsTest(unittest.TestCase):
 
     def test_without_tls_they_answer_too(self):
         self.assertEqual(self.serve("insecure")["logits_hash"], expected_answer()["logits_hash"])
+
+    def test_with_keys_who_has_none_is_refused_and_spans_reach_the_collector(self):
+        collector = trace_collector.Collector()
+        self.addCleanup(collector.close)
+        with tempfile.TemporaryDirectory() as folder:
+            clients = os.path.join(folder, "clients.json")
+            key = moebius("keys", "add", "helm-test", "--file", clients).stdout
+            with open(clients, encoding="utf-8") as file:
+                secrets = {"moebius-clients": {"clients.json": file.read()},
+                           "moebius-test-key": {"key": key}}
+            objects = chart.render(chart.value_sets()["keys_and_tracing"], flags=(
+                "--set", "tls.mode=disabled", "--set", "tracing.sampleRatio=1",
+                "--set", f"tracing.endpoint={collector.url()}"))
+            with pods.Cluster(objects, secrets) as cluster:
+                cluster.wait_until_ready()
+                answer = json.loads(cluster.run_test_hook())
+                self.assertEqual(answer["logits_hash"], expected_answer()["logits_hash"])
+                (router,) = [c.pod for c in cluster.services() if c.manifest["name"] == "router"]
+                ask = ("generate", "--router", f"{router.address}:7413", "--prompt", "x",
+                       "--max-tokens", "1")
+                refused = moebius(*ask)
+                self.assertEqual(refused.returncode, 1)
+                self.assertIn("key", refused.stderr)
+                # A key of a client that joins the list counts from then on, without a restart.
+                with open(os.path.join(folder, "key"), "w", encoding="utf-8") as file:
+                    file.write(moebius("keys", "add", "late", "--file", clients).stdout)
+                with open(clients, encoding="utf-8") as file:
+                    cluster.write_secret("moebius-clients", {"clients.json": file.read()})
+                end = time.monotonic() + STOP_SECONDS
+                while moebius(*ask, "--api-key-file", os.path.join(folder, "key")).returncode != 0:
+                    self.assertLess(time.monotonic(), end)
+                    time.sleep(0.5)
+                cluster.stop(STOP_SECONDS)
+        self.assertTrue({"generate", "admission", "gate", "forward"} <=
+                        {span["name"] for span in collector.spans()})
 
     def test_a_rolling_update_of_the_experts_fails_no_request(self):
         with pods.Cluster(chart.render(chart.value_sets()["insecure"])) as cluster:

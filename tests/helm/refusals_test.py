@@ -46,6 +46,11 @@ BY_SCHEMA = [
     ("service: {type: ExternalName}", "/service/type"),
     ("service: {port: 70000}", "/service/port"),
     ("network: {ipFamily: IPv5}", "/network/ipFamily"),
+    ("apiKeys: {secret: Team_A}", "/apiKeys/secret"),
+    ("apiKeys: {file: clients.json}", "additional properties 'file' not allowed"),
+    ("tracing: {endpoint: 'https://collector:4318/v1/traces'}", "/tracing/endpoint"),
+    ("tracing: {endpoint: 'http://collector/v1/traces'}", "/tracing/endpoint"),
+    ("tracing: {sampleRatio: 1.5}", "/tracing/sampleRatio"),
     ("networkPolicy: {prometheusNamespace: [monitoring]}", "/networkPolicy/prometheusNamespace"),
     ("podDisruptionBudget: {maxUnavailable: 0}", "/podDisruptionBudget/maxUnavailable"),
     ("probes: {startup: {failureThreshold: 0}}", "/probes/startup/failureThreshold"),
@@ -54,6 +59,7 @@ BY_SCHEMA = [
 BY_TEMPLATE = [
     ("experts: {replicasPerExpert: 3}", "experts.replicasPerExpert is 3"),
     ("router: {rowBudget: 64, chunk: 128}", "router.chunk is more than router.rowBudget"),
+    ("apiKeys: {secret: clients}", "apiKeys.testSecret is empty"),
     ("tls: {mode: secret}", "tls.secrets.router is empty"),
     ("tls: {mode: certManager}", "tls.certManager.issuerRef.name is empty"),
 ]
@@ -84,7 +90,8 @@ class RefusalsTest(unittest.TestCase):
         self.assertEqual(set(schema["properties"]) - {"global"}, set(values))
         for role in ("router", "attention"):
             self.assertEqual(set(schema["properties"][role]["properties"]), set(values[role]))
-        for key in ("model", "tls", "network", "service", "networkPolicy", "probes", "test"):
+        for key in ("model", "tls", "network", "service", "networkPolicy", "probes", "test",
+                    "apiKeys", "tracing"):
             self.assertEqual(set(schema["properties"][key]["properties"]), set(values[key]), key)
 
 

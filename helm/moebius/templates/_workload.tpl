@@ -44,10 +44,41 @@
     defaultMode: 0440
 {{- end -}}
 
+{{- define "moebius.testVolumes" -}}
+{{- if ne .Values.tls.mode "disabled" }}
+{{ include "moebius.tlsVolume" (dict "root" . "component" "client") }}
+{{- end }}
+{{- if .Values.apiKeys.secret }}
+- name: api-key
+  secret:
+    secretName: {{ .Values.apiKeys.testSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end -}}
+
+{{- define "moebius.testVolumeMounts" -}}
+{{- if ne .Values.tls.mode "disabled" }}
+- name: tls
+  mountPath: /etc/moebius/tls
+  readOnly: true
+{{- end }}
+{{- if .Values.apiKeys.secret }}
+- name: api-key
+  mountPath: /etc/moebius/api-key
+  readOnly: true
+{{- end }}
+{{- end -}}
+
 {{- define "moebius.volumes" -}}
 {{- $values := .root.Values -}}
 {{- if ne $values.tls.mode "disabled" }}
 {{ include "moebius.tlsVolume" (dict "root" .root "component" .role) }}
+{{- end }}
+{{- if and (eq .role "router") $values.apiKeys.secret }}
+- name: clients
+  secret:
+    secretName: {{ $values.apiKeys.secret }}
+    defaultMode: 0440
 {{- end }}
 {{- if hasPrefix "pvc://" $values.model.uri }}
 - name: model
@@ -72,6 +103,11 @@
 {{- if ne $values.tls.mode "disabled" }}
 - name: tls
   mountPath: /etc/moebius/tls
+  readOnly: true
+{{- end }}
+{{- if and (eq .role "router") $values.apiKeys.secret }}
+- name: clients
+  mountPath: /etc/moebius/clients
   readOnly: true
 {{- end }}
 {{- if or (hasPrefix "pvc://" $values.model.uri) $values.model.init.image }}
