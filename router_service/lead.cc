@@ -2,7 +2,6 @@
 #include "router_service/lead.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "router_service/outage.h"
 #include "router_service/session.h"
 #include "router_service/step_errands.h"
+#include "router_service/step_runner.h"
 #include "router_service/wake_signal.h"
 
 namespace moebius {
@@ -49,6 +49,7 @@ class Lead::Impl {
         clock_(clock),
         pool_(owner->kv_pool()),
         wake_(std::make_shared<WakeSignal>()),
+        runner_(options.max_step_attempts, owner, &meter_, &by_id_),
         step_(options.first_step),
         outage_(options.max_outage) {}
 
@@ -229,11 +230,11 @@ class Lead::Impl {
   // Runs one step of these rows and hands each session what it gets from it. A step that fails for
   // good is run again session by session: whoever causes the failure fails alone.
   void RunSchedule(absl::Span<const ScheduledRows> schedule, Isolation isolation) {
-    BuildRequest(schedule);
-    const absl::Status status = RunStepWithRetries();
+    const absl::Status status = runner_.Run(step_++, schedule);
     if (status.ok()) {
       DeliverStep(schedule);
-    } else if ((misses_service_ || lost_kv_) && !is_shut_down() && outage_.OnMissed(clock_.Now())) {
+    } else if ((runner_.misses_service() || runner_.lost_kv()) && !is_shut_down() &&
+               outage_.OnMissed(clock_.Now())) {
       owner_->WaitUntilUsable(kOutageWait);  // then what is pending is scheduled again
     } else if (isolation == Isolation::kAlone || schedule.size() == 1) {
       Fail(*by_id_.at(schedule[0].session.value()), status);
@@ -245,94 +246,29 @@ class Lead::Impl {
     RemoveEnded();
   }
 
-  void BuildRequest(absl::Span<const ScheduledRows> schedule) {
-    request_.plan.step = step_++;
-    request_.plan.attempt = 0;
-    request_.plan.sessions.clear();
-    request_.plan.num_rows = 0;
-    request_.token_ids.clear();
-    request_.logit_rows.clear();
-    request_.wants_phases = false;
-    is_traced_ = false;
-    for (const ScheduledRows& rows : schedule) {
-      const Session& session = *by_id_.at(rows.session.value());
-      session.AppendRows(rows.num_rows, &request_);
-      if (session.trace() == nullptr) continue;
-      is_traced_ = true;
-      request_.wants_phases = request_.wants_phases || session.trace()->wants_phases();
-    }
-  }
-
-  absl::Status RunAttempt() {
-    if (!is_traced_) return owner_->RunStep(request_, &result_);
-    result_.phases.Begin(false);  // of the step before
-    TracedStep step;
-    step.begin = Clock::Monotonic().Now();
-    step.status = owner_->RunStep(request_, &result_);
-    step.end = Clock::Monotonic().Now();
-    step.step = request_.plan.step;
-    step.attempt = request_.plan.attempt;
-    step.num_rows = request_.plan.num_rows;
-    step.phases = &result_.phases;
-    for (const SessionRows& rows : request_.plan.sessions) {
-      RequestTrace* const trace = by_id_.at(rows.session.value())->trace();
-      if (trace == nullptr) continue;
-      step.own_rows = rows.num_rows;
-      trace->OnStep(step);
-    }
-    return step.status;
-  }
-
-  absl::Status RunStepWithRetries() {
-    absl::Status status;
-    misses_service_ = false;
-    lost_kv_ = false;
-    for (int64_t attempt = 0; attempt < options_.max_step_attempts; ++attempt) {
-      request_.plan.attempt = static_cast<uint64_t>(attempt);
-      status = RunAttempt();
-      meter_.OnStep(status, result_);
-      if (status.ok()) return status;
-      lost_kv_ = DropLostSessions();
-      if (!IsRetryable(status)) return status;
-      // Another attempt would miss the same service.
-      misses_service_ =
-          absl::IsUnavailable(status) && !owner_->WaitUntilUsable(absl::ZeroDuration());
-      if (misses_service_ || lost_kv_) return status;
-    }
-    return status;
-  }
-
-  // Sessions that lost KV with an attention rank run all their tokens again.
-  bool DropLostSessions() {
-    const std::vector<SessionId> lost = owner_->TakeLostSessions();
-    for (const SessionId id : lost) {
-      const auto session = by_id_.find(id.value());
-      if (session != by_id_.end()) session->second->LoseKv();
-    }
-    return !lost.empty();
-  }
-
   // Sampling is output arithmetic: it runs on the executor like every other.
   void DeliverStep(absl::Span<const ScheduledRows> schedule) {
+    const StepRequest& request = runner_.request();
     executor_->Run([&] {
       size_t logit_index = 0;
       for (size_t index = 0; index < schedule.size(); ++index) {
         Session& session = *by_id_.at(schedule[index].session.value());
-        const SessionRows& rows = request_.plan.sessions[index];
-        const bool has_logits = logit_index < request_.logit_rows.size() &&
-                                request_.logit_rows[logit_index] < rows.row_end();
+        const SessionRows& rows = request.plan.sessions[index];
+        const bool has_logits = logit_index < request.logit_rows.size() &&
+                                request.logit_rows[logit_index] < rows.row_end();
         absl::Span<const float> logits;
-        if (has_logits) logits = result_.logits.rows().span(static_cast<int64_t>(logit_index++));
+        if (has_logits)
+          logits = runner_.result().logits.rows().span(static_cast<int64_t>(logit_index++));
         DeliverRows(session, rows, logits);
       }
     });
   }
 
   void DeliverRows(Session& session, const SessionRows& rows, absl::Span<const float> logits) {
-    const RowsOutcome outcome = OutcomeOf(result_, rows);
+    const RowsOutcome outcome = OutcomeOf(runner_.result(), rows);
     if (!outcome.failure.ok()) return Fail(session, outcome.failure);
     const absl::Duration now = clock_.Now();
-    session.OnRowsDone(rows.num_rows, outcome, result_.figures);
+    session.OnRowsDone(rows.num_rows, outcome, runner_.result().figures);
     if (!logits.empty()) {
       const bool is_first = session.num_generated() == 0;
       const absl::Duration waited = now - session.last_news_at();
@@ -394,15 +330,11 @@ class Lead::Impl {
   // The stepping thread's own.
   std::vector<SessionPointer> queued_;
   std::vector<SessionPointer> running_;
-  std::map<uint64_t, Session*> by_id_;  // running ones
+  SessionsById by_id_;  // running ones
   std::vector<SessionDemand> demands_;
-  StepRequest request_;
-  StepResult result_;
+  StepRunner runner_;
   Sampler sampler_;
   uint64_t step_;
-  bool is_traced_ = false;       // a session of request_ has a trace
-  bool misses_service_ = false;  // the last step, and so it failed
-  bool lost_kv_ = false;         // the last step's failure showed sessions without their KV
   Outage outage_;
   int64_t reserved_blocks_ = 0;
 

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/server.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
 #include "moebius/base/check.h"
@@ -24,13 +22,14 @@
 #include "moebius/telemetry/process_metrics.h"
 #include "moebius/transport/metrics.h"
 #include "router_service/attention_rule.h"
-#include "router_service/bias_control.h"
-#include "router_service/bias_file.h"
 #include "router_service/client_gate.h"
 #include "router_service/front_door.h"
+#include "router_service/kept_biases.h"
 #include "router_service/lead_front.h"
 #include "router_service/metrics.h"
+#include "router_service/ready_lines.h"
 #include "router_service/roster.h"
+#include "router_service/roster_facts.h"
 #include "router_service/router_core.h"
 #include "router_service/rpc_ports.h"
 #include "router_service/status_board.h"
@@ -63,7 +62,8 @@ class RouterServer final : public ServiceServer {
         load_(checkpoint_->config().moe_layers, checkpoint_->config().gate.num_experts,
               !capacity_.dropless()),
         tracing_(*TracingOptionsOf(options.router),  // validated at the start
-                 {"moebius-router", options.config.name, greeting_.version}, notices.logger()) {
+                 {"moebius-router", options.config.name, greeting_.version}, notices.logger()),
+        lines_(options.config.name, notices) {
     MOEBIUS_CHECK(ParseExpertDetail(options_.router.metrics_expert_detail, &detail_));
   }
 
@@ -82,7 +82,7 @@ class RouterServer final : public ServiceServer {
       core = std::move(core_);
     }
     core.reset();
-    SaveBiases();  // the last window's
+    if (biases_ != nullptr) biases_->SaveIfChanged();  // the last window's
   }
 
   absl::Status Start() {
@@ -149,8 +149,12 @@ class RouterServer final : public ServiceServer {
     roster.num_attention = static_cast<int32_t>(options_.router.num_attention);
     roster.row_budget = options_.router.row_budget;
     roster.hidden_size = checkpoint_->config().hidden_size;
-    roster.on_notice = [this](const std::string& notice) { notices_.Log(notice); };
+    roster.on_notice = Noting();
     return roster;
+  }
+
+  std::function<void(const std::string&)> Noting() {
+    return [this](const std::string& notice) { notices_.Log(notice); };
   }
 
   static bool HasWork(RouterCore& core) {
@@ -178,10 +182,7 @@ class RouterServer final : public ServiceServer {
     WriteReplicaMetrics(roster_.FewestReplicas(), writer);
     writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
     MutexLock lock(mutex_);
-    if (biases_ != nullptr) {
-      WriteBiasMetrics(biases_->Read(), bias_file_ == nullptr ? 0 : bias_file_->num_failures(),
-                       writer);
-    }
+    if (biases_ != nullptr) biases_->WriteMetrics(writer);
     if (core_ != nullptr) WriteLeadMetrics(core_->lead(), writer);
     WriteExpertLoadMetrics(load_.Read(), detail_, writer);
   }
@@ -193,9 +194,7 @@ class RouterServer final : public ServiceServer {
     ports.reflection = options_.router.reflection;
     ports.max_forward_rows = options_.router.row_budget;
     if (!options_.router.api_keys.empty()) {
-      gate_ =
-          std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(),
-                                       [this](const std::string& notice) { notices_.Log(notice); });
+      gate_ = std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(), Noting());
       MOEBIUS_RETURN_IF_ERROR(gate_->Load());
       ports.gate = gate_.get();
     }
@@ -211,21 +210,8 @@ class RouterServer final : public ServiceServer {
   }
 
   RosterFacts FactsOfRoster() {
-    RosterFacts facts;
-    facts.epoch = placement_.epoch().value();
-    facts.missing = Missing();
-    facts.services.push_back({options_.config.name, "router",
-                              facts.missing.empty() ? "usable" : "waiting", endpoints_.data, ""});
-    for (const Member& member : roster_.members()) {
-      const Slot& slot = member.slot;
-      facts.services.push_back(
-          {slot.name.empty() ? absl::StrCat(RoleName(member.role), "-", member.index) : slot.name,
-           std::string(RoleName(member.role)),
-           slot.suspect ? "suspect" : std::string(SlotStateName(slot.state)),
-           slot.data_address.empty() ? slot.admin_address : slot.data_address,
-           slot.status.ok() ? "" : std::string(slot.status.message())});
-    }
-    return facts;
+    return DescribeRoster(roster_, {options_.config.name, endpoints_.data}, placement_.epoch(),
+                          Missing());
   }
 
   ServerInfo InfoBeforeReady() {
@@ -260,18 +246,21 @@ class RouterServer final : public ServiceServer {
     auto weights = RouterWeights::Load(*checkpoint_, *options_.config.kernels);
     if (!weights.ok()) return notices_.Fail(WithExitCode(weights.status(), kExitModel));
     weights_ = *std::move(weights);
-    if (const absl::Status restored = MakeBiases(); !restored.ok()) {
-      return notices_.Fail(WithExitCode(restored, kExitHost));
+    auto biases = KeptBiases::Restore(options_.router, *checkpoint_, weights_, Noting());
+    if (!biases.ok()) return notices_.Fail(WithExitCode(biases.status(), kExitHost));
+    {
+      MutexLock lock(mutex_);
+      biases_ = *std::move(biases);
     }
     health_.SetStarted();
     while (WaitForMembers()) {
       const absl::Status started = StartCore();
       if (!started.ok()) {
-        AnnounceWaiting(std::string(started.message()));
+        lines_.Waiting(std::string(started.message()));
         Pause();
         continue;
       }
-      AnnounceReady(Clock::Monotonic().Now() - begin);
+      lines_.Ready(LoadedBytes(), Clock::Monotonic().Now() - begin);
       while (roster_.Missing().empty() && !IsStopping()) {
         LookAround();
         Pause();
@@ -279,34 +268,14 @@ class RouterServer final : public ServiceServer {
     }
   }
 
-  absl::Status MakeBiases() {
-    // Validated at the start.
-    auto biases = MakeBiasControl(*BiasOptionsOf(options_.router), *checkpoint_, weights_);
-    std::unique_ptr<BiasFile> file;
-    if (biases->mode() != BiasMode::kOff && !options_.router.bias_file.empty()) {
-      file =
-          std::make_unique<BiasFile>(options_.router.bias_file, biases.get(),
-                                     [this](const std::string& notice) { notices_.Log(notice); });
-      MOEBIUS_RETURN_IF_ERROR(file->Restore());
-    }
-    MutexLock lock(mutex_);
-    biases_ = std::move(biases);
-    bias_file_ = std::move(file);
-    return absl::OkStatus();
-  }
-
   // What the starting thread does now and then, ready or not.
   void LookAround() {
     const absl::Duration now = Clock::Monotonic().Now();
     board_->KeepHistory(now);
-    SaveBiases();
+    biases_->SaveIfChanged();
     if (gate_ == nullptr || now < next_reload_) return;
     next_reload_ = now + kReloadInterval;
     gate_->ReloadIfChanged();
-  }
-
-  void SaveBiases() {
-    if (bias_file_ != nullptr) bias_file_->SaveIfChanged();
   }
 
   // Once; members come and go.
@@ -333,9 +302,9 @@ class RouterServer final : public ServiceServer {
     parts.placement = &placement_;
     parts.load = &load_;
     parts.log = &log_;
-    parts.biases = biases_.get();
+    parts.biases = biases_->control();
     parts.tracing = tracing_.rule();
-    if (bias_file_ != nullptr) parts.bias_file = options_.router.bias_file;
+    parts.bias_file = biases_->path();
     parts.roster = [this] { return FactsOfRoster(); };
     LeadFront::Facts facts;
     facts.options = core.lead_options();
@@ -347,13 +316,10 @@ class RouterServer final : public ServiceServer {
     door_->Open(front_.get());
   }
 
-  void AnnounceReady(absl::Duration since_begin) {
-    announced_.clear();
+  int64_t LoadedBytes() const {
     int64_t bytes = weights_.bytes();
     for (const Member& member : roster_.members()) bytes += member.slot.ready.loaded_bytes;
-    notices_.Announce(
-        absl::StrFormat("ready role=router name=%s pid=%d loaded_bytes=%d seconds=%.3f",
-                        options_.config.name, getpid(), bytes, absl::ToDoubleSeconds(since_begin)));
+    return bytes;
   }
 
   void Pause() {
@@ -367,14 +333,8 @@ class RouterServer final : public ServiceServer {
       if (roster_.WaitUntilComplete(kWaitingInterval)) return !IsStopping();
       if (IsStopping()) return false;
       LookAround();
-      AnnounceWaiting(absl::StrJoin(roster_.Missing(), "; "));
+      lines_.Waiting(absl::StrJoin(roster_.Missing(), "; "));
     }
-  }
-
-  void AnnounceWaiting(const std::string& why) {
-    if (why.empty() || why == std::exchange(announced_, why)) return;
-    notices_.Announce(absl::StrCat("waiting role=router name=", options_.config.name,
-                                   " pid=", getpid(), " why=", why));
   }
 
   bool IsStopping() {
@@ -395,7 +355,7 @@ class RouterServer final : public ServiceServer {
     parts.clock = &Clock::Monotonic();
     parts.load = &load_;
     parts.log = &log_;
-    parts.biases = biases_.get();
+    parts.biases = biases_->control();
     parts.tracing = tracing_.rule();
     return parts;
   }
@@ -434,15 +394,14 @@ class RouterServer final : public ServiceServer {
   std::unique_ptr<HttpEndpoint> http_;
   std::unique_ptr<LinkProvider> provider_;
   std::unique_ptr<DataPlane> plane_;
-  std::string announced_;       // the last reason; of the starting thread
+  ReadyLines lines_;            // of the starting thread
   absl::Duration next_reload_;  // of the list of clients; of the starting thread
 
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
   // Made and saved by the starting thread, changed by steps and calls.
-  std::unique_ptr<BiasControl> biases_;
-  std::unique_ptr<BiasFile> bias_file_;
+  std::unique_ptr<KeptBiases> biases_;
   std::unique_ptr<RouterCore> core_ MOEBIUS_GUARDED_BY(mutex_);
   std::unique_ptr<LeadFront> front_;  // of core_; set once, before the door opens
   Registry::Handle collector_;
