@@ -18,6 +18,8 @@ namespace {
 constexpr uint64_t kFramePayloadBytes = uint64_t{1} << 20;
 // Control, decode, bulk; each at least two frames.
 constexpr std::array<uint64_t, kNumLanes> kWindowBytes = {4 << 20, 4 << 20, 8 << 20};
+// One thread that polls sockets is enough for so many that compute.
+constexpr int kThreadsPerPoller = 4;
 // Rows of one message: a bound for the counts alone, the bytes are bounded apart.
 constexpr uint64_t kMaxMessageRows = uint64_t{1} << 22;
 // What the longest list in a message needs: a slot that holds every expert.
@@ -61,6 +63,7 @@ absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string
   }
   GrpcOptions options;
   options.max_payload_bytes = limits.max_payload_bytes;
+  options.max_polling_threads = std::max(1, config.num_threads / kThreadsPerPoller);
   options.allow_insecure = config.exposure == Exposure::kInsecureAllowed;
   MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<LinkProvider> provider,
                            GrpcLinkProvider::Make(options, config.tls));

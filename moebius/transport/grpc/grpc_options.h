@@ -40,6 +40,10 @@ struct GrpcOptions {
   /// provider makes one of max_memory_bytes.
   std::shared_ptr<const grpc::ResourceQuota> quota;
 
+  /// How many of gRPC's callback threads of this process poll its sockets; the others rest
+  /// (GrpcCallbackThreads says why). 0: all.
+  int max_polling_threads = 0;
+
   /// True: listening beyond this host is allowed without TLS.
   bool allow_insecure = false;
 };

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/status.h"
+#include "moebius/transport/grpc/callback_threads.h"
 #include "moebius/transport/grpc/channel_keeper.h"
 #include "moebius/transport/grpc/grpc_client.h"
 #include "moebius/transport/grpc/grpc_log.h"
@@ -33,7 +34,8 @@ void Add(const ConnectionFigures& from, ConnectionFigures* to) {
 class GrpcLinkProvider::Core {
  public:
   Core(const GrpcOptions& options, std::unique_ptr<TlsFiles> tls, const Clock& clock)
-      : options_(options),
+      : threads_(options.max_polling_threads),
+        options_(options),
         tls_(std::move(tls)),
         clock_(clock),
         keeper_(clock, options.connect_timeout + kConnectGrace) {}

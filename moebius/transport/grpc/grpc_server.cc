@@ -169,15 +169,6 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* GrpcServer::Service
   return stream.get();
 }
 
-GrpcCallbackThreads::GrpcCallbackThreads()
-    : service_(std::make_unique<pb::Data::WithRawCallbackMethod_Stream<pb::Data::Service>>()) {
-  grpc::ServerBuilder builder;
-  builder.RegisterService(service_.get());
-  server_ = builder.BuildAndStart();
-}
-
-GrpcCallbackThreads::~GrpcCallbackThreads() = default;
-
 GrpcServer::GrpcServer(const GrpcOptions& options, TlsFiles* tls, const Clock& clock,
                        LinkAcceptor& acceptor, std::shared_ptr<StreamCount> count)
     : options_(options), tls_(tls), clock_(clock), count_(std::move(count)), acceptor_(&acceptor) {}

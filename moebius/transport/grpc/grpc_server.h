@@ -16,26 +16,7 @@
 #include "moebius/transport/grpc/tls.h"
 #include "moebius/transport/link.h"
 
-namespace grpc {
-class Server;
-class Service;
-}  // namespace grpc
-
 namespace moebius {
-
-/// Keeps gRPC's callback threads from construction to destruction. gRPC ends and joins them with
-/// the last channel or server that uses them, also when that goes on one of these threads, which
-/// then crashes. Destroyed last, and never from a callback.
-class GrpcCallbackThreads {
- public:
-  GrpcCallbackThreads();
-  ~GrpcCallbackThreads();
-
- private:
-  // A server without port, as the public way to a share in the threads.
-  std::unique_ptr<grpc::Service> service_;
-  std::unique_ptr<grpc::Server> server_;
-};
 
 /// The listening end: an accept loop of its own that caps connections and cuts silent ones, and
 /// gRPC servers behind it that never see a port. When the certificate has changed new connections

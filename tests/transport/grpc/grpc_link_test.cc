@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/transport/grpc/callback_threads.h"
 #include "moebius/transport/grpc/grpc_log.h"
 #include "moebius/transport/grpc/grpc_provider.h"
 #include "moebius/transport/grpc/listen_socket.h"
@@ -59,6 +60,27 @@ INSTANTIATE_TEST_SUITE_P(Grpc, LinkSuite,
                                return figures.num_streams == 0 && figures.num_closing == 0 &&
                                       figures.connections.open == 0;
                              }}));
+
+TEST(GrpcLinkTest, ThreadsThatRestAreCountedForTheProcessAndNoMessageMissesThem) {
+  const auto first = std::make_unique<GrpcCallbackThreads>(1);
+  EXPECT_GE(first->num_resting(), 1);
+  EXPECT_EQ(GrpcCallbackThreads(1).num_resting(), 0) << "one polls, and must go on";
+  EXPECT_EQ(GrpcCallbackThreads(0).num_resting(), 0);
+  auto provider = MakeProvider();
+  Host host;
+  auto listener = provider->Listen({"127.0.0.1", 0}, host);
+  LinkUser guest(*provider->Dial((*listener)->address(), kLane));
+  constexpr size_t kFrames = 200;
+  for (size_t i = 0; i < kFrames; ++i) guest.Write(NumberedFrame(i, 1000));
+  EXPECT_TRUE(Until([&] { return host.TotalFrames() == kFrames; }));
+}
+
+TEST(GrpcLinkTest, ThreadsThatRestedPollAgain) {
+  for (int round = 0; round < 20; ++round) {
+    const GrpcCallbackThreads threads(1);
+    EXPECT_GE(threads.num_resting(), 1) << round;
+  }
+}
 
 TEST(GrpcLinkTest, SaysWhoIsAtTheOtherEnd) {
   auto provider = MakeProvider();
