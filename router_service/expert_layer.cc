@@ -27,6 +27,7 @@ ExpertLayer::ExpertLayer(const Parts& parts)
       experts_(*parts.experts),
       placement_(*parts.placement),
       max_rows_(parts.max_rows_per_service),
+      message_rows_(parts.message_rows),
       replica_load_(parts.replica_load),
       replies_(static_cast<size_t>(placement_.num_services())),
       reply_views_(replies_.size()) {}
@@ -89,6 +90,7 @@ absl::Status ExpertLayer::Plan(const LayerRule& rule) {
   const Assignments& assignments = recovery_.assignments();
   DispatchLimits limits;
   limits.max_rows_per_service = max_rows_;
+  limits.message_rows = message_rows_;
   limits.usable_services = recovery_.UsableServices(experts_.usable_services());
   MOEBIUS_RETURN_IF_ERROR(BuildDispatchPlan(rule, assignments, placement_, limits, &plan_));
 #ifdef MOEBIUS_CHECKS

@@ -13,6 +13,7 @@
 #include "moebius/base/status.h"
 #include "moebius/routing/dispatch_plan.h"
 #include "moebius/routing/gate.h"
+#include "moebius/routing/replica_choice.h"
 #include "moebius/tensor/bf16.h"
 
 namespace moebius {
@@ -48,7 +49,9 @@ absl::Status Plan(const ModelConfig& config, const NumericsConfig& numerics,
   rule.num_experts = config.gate.num_experts;
   rule.num_combine_groups = numerics.num_combine_groups;
   rule.num_slices = placement.shape().LayerAt(layer).num_slices;
-  return BuildDispatchPlan(rule, assignments, placement, DispatchLimits(), plan);
+  DispatchLimits limits;
+  limits.message_rows = MessageRows(config.ExpertWeightBytes());
+  return BuildDispatchPlan(rule, assignments, placement, limits, plan);
 }
 
 std::vector<int32_t> RoutedExperts(const Placement& placement, LayerId layer, ServiceId service) {

@@ -15,6 +15,7 @@
 #include "moebius/kernels/norm.h"
 #include "moebius/kernels/row_ops.h"
 #include "moebius/routing/dispatch_plan.h"
+#include "moebius/routing/replica_choice.h"
 #include "router_service/exactness.h"
 #include "router_service/expert_layer.h"
 #include "router_service/phase_timer.h"
@@ -53,7 +54,7 @@ class RowPipeline::Impl {
                parts.capacity, parts.biases}),
         replica_load_(placement_),
         expert_layer_({&kernels_, &executor_, &experts_, &placement_, parts.max_rows_per_service,
-                       &replica_load_}) {}
+                       MessageRows(config_.ExpertWeightBytes()), &replica_load_}) {}
 
   absl::Status RunStep(const StepRequest& request, StepResult* result) {
     MOEBIUS_CHECK_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);

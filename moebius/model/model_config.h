@@ -86,6 +86,8 @@ struct ModelConfig {
   std::string eos_source;              // the file they came from
 
   bool IsMoeLayer(int64_t layer) const { return moe_layers[static_cast<size_t>(layer)]; }
+  /// Weights of one routed expert, or of a whole slice, in bf16.
+  int64_t ExpertWeightBytes() const { return 3 * hidden_size * moe_intermediate_size * 2; }
   /// Slices of a dense layer: ceil(dense_intermediate_size / moe_intermediate_size). Their ids are
   /// E, E+1, …, as are those of the shared experts in a MoE layer.
   int64_t NumDenseSlices() const {

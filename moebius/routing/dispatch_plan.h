@@ -36,6 +36,9 @@ struct DispatchLimits {
   /// Rows whose arithmetic takes as long as reading one expert's weights. Below twice that an id
   /// goes to one replica, so that its weights are read once; above, its rows are spread.
   int32_t balance_rows = 32;
+  /// Rows whose arithmetic takes as long as asking one more service does (MessageRows). A row of
+  /// small experts goes to few services, large ones are spread. 0: asking costs nothing.
+  int32_t message_rows = 0;
   /// Always the replica with this index, modulo the replicas: to show that none changes a bit.
   std::optional<int32_t> forced_replica;
 };

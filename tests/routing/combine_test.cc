@@ -93,6 +93,7 @@ TEST(CombinePropertyTest, EveryPlacementGivesTheReferencesBits) {
                      << shape.slices << " services " << services << " replicas " << replicas);
         DispatchLimits limits;
         limits.balance_rows = 1 + static_cast<int32_t>(random.Below(40));
+        if (random.Below(2) == 0) limits.message_rows = static_cast<int32_t>(random.Below(500));
         ExpectSameBits(layer, RandomPlacement(random, ShapeOf(layer), services, replicas), limits,
                        plan, expected);
         ExpectSameBits(layer,

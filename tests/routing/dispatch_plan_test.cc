@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/routing/replica_choice.h"
 #include "tests/routing/routing_fixture.h"
 
 namespace moebius {
@@ -169,6 +170,58 @@ TEST(DispatchPlanTest, LevelsTheWorkOverReplicas) {
   const DispatchPlan plan = Build(SmallRule(0), Rows({{0, 2}, {4, 6}}), OnServices(2, 2, 0));
   EXPECT_EQ(plan.services()[0].experts.size(), 2u);
   EXPECT_EQ(plan.services()[1].experts.size(), 2u);
+}
+
+int NumAsked(const DispatchPlan& plan) {
+  int count = 0;
+  for (const ServiceDispatch& dispatch : plan.services()) count += dispatch.num_rows() > 0;
+  return count;
+}
+
+// Experts in a ring: e on services e and e + 1 of four; 4 to 7 as 0 to 3.
+Placement RingOfReplicas() {
+  PlacementShape shape = PlacementShape::Make(8, {true}, 0, 0);
+  Placement::Table table(1);
+  for (int32_t e = 0; e < 8; ++e) {
+    table[0].push_back({ServiceId(e % 4), ServiceId((e + 1) % 4)});
+  }
+  return *Placement::Make(Epoch(1), std::move(shape), 4, table);
+}
+
+TEST(DispatchPlanTest, SmallWorkGoesToFewServicesWhereAskingCosts) {
+  DispatchLimits limits;
+  limits.balance_rows = 32;
+  const Assignments row = Rows({{0, 1, 2, 3}});
+  EXPECT_EQ(NumAsked(Build(SmallRule(0), row, RingOfReplicas(), limits)), 4);
+  limits.message_rows = 1000;
+  const DispatchPlan plan = Build(SmallRule(0), row, RingOfReplicas(), limits);
+  EXPECT_EQ(NumAsked(plan), 2);
+  for (const ServiceDispatch& dispatch : plan.services()) {
+    EXPECT_TRUE(dispatch.num_assignments() == 0 || dispatch.num_assignments() == 2);
+  }
+  // Three experts of neighbours: the two in the middle hold all of them.
+  const DispatchPlan middle = Build(SmallRule(0), Rows({{0, 1, 2}}), RingOfReplicas(), limits);
+  EXPECT_EQ(NumAsked(middle), 2);
+  EXPECT_THAT(middle.services()[0].row_ids, IsEmpty());
+  EXPECT_THAT(middle.services()[3].row_ids, IsEmpty());
+}
+
+TEST(DispatchPlanTest, WorkBeyondWhatAskingCostsIsLevelledAgain) {
+  DispatchLimits limits;
+  limits.balance_rows = 32;
+  limits.message_rows = 100;
+  const std::vector<std::vector<int32_t>> rows(64, {0, 1, 2, 3, 4, 5, 6, 7});
+  const DispatchPlan plan = Build(SmallRule(0), Rows(rows), RingOfReplicas(), limits);
+  for (const ServiceDispatch& dispatch : plan.services()) {
+    EXPECT_NEAR(static_cast<double>(dispatch.num_assignments()), 64.0 * 8 / 4, 64);
+  }
+}
+
+TEST(DispatchPlanTest, WhatAMessageCostsInRowsFollowsFromTheWeights) {
+  EXPECT_EQ(MessageRows(800'000), 32);    // as long as reading them
+  EXPECT_EQ(MessageRows(88'000'000), 0);  // a large model's: asking costs nothing beside them
+  EXPECT_EQ(MessageRows(1), 32 * 800'000);
+  EXPECT_EQ(MessageRows(1'600'000, 8), 4);
 }
 
 TEST(DispatchPlanTest, UsesOnlyUsableServicesAndNamesExpertsWithout) {

@@ -132,6 +132,7 @@ void ExpectRules(Random& random, const Shape& shape) {
       shape.num_services, shape.num_replicas);
   DispatchLimits limits;
   limits.balance_rows = 1 + static_cast<int32_t>(random.Below(40));
+  if (random.Below(2) == 0) limits.message_rows = static_cast<int32_t>(random.Below(500));
   if (random.Below(3) == 0) limits.forced_replica = static_cast<int32_t>(random.Below(8));
   DispatchPlan plan;
   const absl::Status built =
