@@ -45,7 +45,7 @@ class ExpertLayer {
     ExpertPort* experts = nullptr;
     const Placement* placement = nullptr;
     int64_t max_rows_per_service = 0;  // of one dispatch: what services keep room for; 0: no limit
-    int32_t message_rows = 0;             // DispatchLimits::message_rows
+    int32_t message_rows = 0;          // DispatchLimits::message_rows
     ReplicaLoad* replica_load = nullptr;  // gets what was served where; null: nobody wants it
   };
 

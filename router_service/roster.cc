@@ -77,7 +77,8 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
       num_refused = num_refused_;
     }
     if (options_.on_notice) {
-      options_.on_notice(absl::StrCat("refused ", name, " at ", address, " (refusals so far: ", num_refused, "): ", status.message()));
+      options_.on_notice(absl::StrCat("refused ", name, " at ", address,
+                                      " (refusals so far: ", num_refused, "): ", status.message()));
     }
   }
 

@@ -354,7 +354,8 @@ TEST_P(TransportConformance, AProcessOfAnotherWireVersionIsToldBothVersions) {
       LinkFaults faults;
       faults.wire_version = other;
       plan.Set(faults);
-      Node& host = world.Add(TransportWorld::SmallOptions("host"), is_guest_other ? nullptr : &plan);
+      Node& host =
+          world.Add(TransportWorld::SmallOptions("host"), is_guest_other ? nullptr : &plan);
       Node& guest =
           world.Add(TransportWorld::SmallOptions("guest"), is_guest_other ? &plan : nullptr);
       const auto peer = guest.transport().Connect(world.Listen(host));
