@@ -114,7 +114,8 @@ class BenchClusterTest(unittest.TestCase):
         self.assertEqual(done.code, 0, str(done))
         results = results_of(done)
         layer = results["moe_layer.cluster.shm.T=1"]
-        self.assertEqual((layer["baseline"], layer["target"]), ("one process", 0.95))
+        # Its experts are small: a message about them takes longer than they do.
+        self.assertEqual((layer["baseline"], layer["target"]), ("one process", None))
         self.assertIn("moe_layer.cluster.shm.T=16", results)
         outside = results["cluster.shm.outside_kernels"]
         self.assertEqual((outside["unit"], outside["target"]), ("s", 1))
