@@ -7,6 +7,7 @@
 
 #include "attention_service/attention_weights.h"
 #include "attention_service/exchange_shape.h"
+#include "attention_service/kernel_rate.h"
 #include "moebius/base/status.h"
 #include "moebius/transport/address.h"
 #include "moebius/wire/greeting.h"
@@ -91,6 +92,13 @@ absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionParticipant::LoadPip
                                  options_.kv_budget_bytes, sharding);
 }
 
+// 0 where nobody asks: alone there is nothing to choose.
+absl::StatusOr<double> AttentionParticipant::MeasureKernel(const AttentionFacts& facts,
+                                                           const SlotAssignment& slot) const {
+  if (!options_.measures_kernel || slot.count == 1) return 0;
+  return MeasureKernelRate(facts, *options_.kernels, *options_.executor);
+}
+
 absl::StatusOr<std::unique_ptr<AttentionParticipant::Loaded>> AttentionParticipant::Open(
     const SlotAssignment& slot, const Progress& progress) {
   const AttentionFacts facts = AttentionFactsOf(*options_.checkpoint);
@@ -106,9 +114,12 @@ absl::StatusOr<std::unique_ptr<AttentionParticipant::Loaded>> AttentionParticipa
     sharding.exchange = loaded->exchange.get();
   }
   MOEBIUS_ASSIGN_OR_RETURN(loaded->pipeline, LoadPipeline(sharding, progress));
-  loaded->rank = std::make_unique<AttentionRank>(
-      AttentionRank::Options{.hidden_size = facts.hidden_size, .row_budget = slot.row_budget},
-      *loaded->pipeline, loaded->exchange.get(), *transport_);
+  MOEBIUS_ASSIGN_OR_RETURN(const double kernel_flops, MeasureKernel(facts, slot));
+  loaded->rank =
+      std::make_unique<AttentionRank>(AttentionRank::Options{.hidden_size = facts.hidden_size,
+                                                             .row_budget = slot.row_budget,
+                                                             .kernel_flops = kernel_flops},
+                                      *loaded->pipeline, loaded->exchange.get(), *transport_);
   MOEBIUS_RETURN_IF_ERROR(loaded->rank->Start());
   return loaded;
 }

@@ -40,6 +40,9 @@ class AttentionParticipant final : public Participant {
     int64_t kv_budget_bytes = 0;
     /// Set: AttentionPipeline::MakeMock with this delay of each layer.
     std::optional<absl::Duration> mock_delay;
+    /// A rank among others measures its kernel while it loads, some tenths of a second, for the
+    /// router's choice of methods.
+    bool measures_kernel = false;
   };
   explicit AttentionParticipant(const Options& options) : options_(options) {}
   ~AttentionParticipant() override;
@@ -72,6 +75,8 @@ class AttentionParticipant final : public Participant {
   absl::StatusOr<std::unique_ptr<Loaded>> Open(const SlotAssignment& slot,
                                                const Progress& progress);
   absl::Status DialRanks(const SlotAssignment& slot) MOEBIUS_EXCLUDES(mutex_);
+  absl::StatusOr<double> MeasureKernel(const AttentionFacts& facts,
+                                       const SlotAssignment& slot) const;
   SlotReady ReadyOf(const Loaded& loaded) const;
   std::optional<int32_t> RankOf(const PeerInfo& peer) const MOEBIUS_REQUIRES(mutex_);
   void TellPeers() MOEBIUS_REQUIRES(mutex_);

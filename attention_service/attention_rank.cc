@@ -8,6 +8,7 @@
 
 #include "moebius/base/status.h"
 #include "moebius/wire/message_kind.h"
+#include "moebius/wire/probe_codec.h"
 #include "moebius/wire/row_codec.h"
 #include "moebius/wire/step_codec.h"
 
@@ -61,6 +62,7 @@ absl::Status AttentionRank::Start() {
   MOEBIUS_RETURN_IF_ERROR(Reserve(kStepPlanKind, kPlanBytes, kArriving));
   MOEBIUS_RETURN_IF_ERROR(Reserve(kStepEndKind, kSmallBytes, kArriving));
   MOEBIUS_RETURN_IF_ERROR(Reserve(kSessionEndKind, kSmallBytes, kArriving));
+  MOEBIUS_RETURN_IF_ERROR(Reserve(kProbeKind, kMaxProbeBytes, kArriving));
   return Reserve(kAttentionRowsKind, rows_bytes + kMessageAlignment, kArriving);
 }
 
@@ -110,6 +112,10 @@ void AttentionRank::OnDelivery(Delivery delivery) {
     is_routers = router_ == delivery.source;
   }
   if (!is_routers) return Count(&RankFigures::refused);
+  if (delivery.message->key.kind == kProbeKind) {
+    Count(&RankFigures::messages);
+    return Reply(delivery, BuildProbeReply(*delivery.message, options_.kernel_flops));
+  }
   CancelIfRunning(*delivery.message);
   Event event{.delivery = std::move(delivery)};
   Count(events_.TryPush(event) ? &RankFigures::messages : &RankFigures::refused);

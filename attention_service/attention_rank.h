@@ -48,7 +48,8 @@ class AttentionRank {
  public:
   struct Options {
     int64_t hidden_size = 0;
-    int64_t row_budget = 1;  // rows of the largest step
+    int64_t row_budget = 1;   // rows of the largest step
+    double kernel_flops = 0;  // what the rank says when it is probed; 0: not known
   };
 
   /// Borrows all; `exchange` is null for a rank alone, else the pipeline's.

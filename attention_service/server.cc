@@ -35,7 +35,8 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
                       .kernels = options.config.kernels,
                       .executor = &executor_,
                       .kv_budget_bytes = kv_budget_bytes_,
-                      .mock_delay = options.mock_delay}),
+                      .mock_delay = options.mock_delay,
+                      .measures_kernel = true}),
         rpc_(*this),
         process_(OptionsOfProcess(), notices, participant_) {}
 

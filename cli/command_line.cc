@@ -190,6 +190,8 @@ void AddServe(CommandLine& line) {
         "Services that hold each routed expert; 2, or 1 of 1"},
        {"Cluster", "--attention-method", "NAME", &flags.attention_method,
         "How ranks share a prompt: auto, all-gather, ring-pass-kv, ring-pass-q, ulysses or 2d"},
+       {"Cluster", "--attention-rates", "RATES", &flags.attention_rates,
+        "What auto counts with: measured, or FLOP/s,bytes/s,seconds"},
        {"Cluster", "--placement", "FILE", &flags.placement,
         "Which service holds which expert; docs/placement.md"},
        {"Cluster", "--certs", "DIR", &flags.certs,

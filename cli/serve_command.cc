@@ -103,6 +103,7 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
   }
   PassOn("--chunk", flags.chunk, &options.router_flags);
   PassOn("--attention-method", flags.attention_method, &options.router_flags);
+  PassOn("--attention-rates", flags.attention_rates, &options.router_flags);
   PassOn("--placement", flags.placement, &options.router_flags);
   options.advertise = flags.advertise.value_or("");
   if (flags.insecure) options.router_flags.push_back("--insecure");

@@ -23,6 +23,7 @@ struct ServeFlags {
   std::optional<std::string> tier;
   std::optional<std::string> chunk;
   std::optional<std::string> attention_method;
+  std::optional<std::string> attention_rates;
   std::optional<std::string> transport;
   std::optional<std::string> placement;
   std::optional<std::string> certs;

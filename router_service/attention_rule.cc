@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/attention_rule.h"
 
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 
 namespace moebius {
 
@@ -29,6 +35,28 @@ absl::StatusOr<std::optional<AttentionMethod>> ParseAttentionRule(const std::str
   }
   return absl::InvalidArgumentError(
       absl::StrCat("attention method is \"", text, "\", it must be ", known));
+}
+
+absl::StatusOr<std::optional<RankRates>> ParseRankRates(const std::string& text) {
+  if (text == "measured") return std::optional<RankRates>();
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  RankRates rates;
+  const bool is_read = parts.size() == 3 && absl::SimpleAtod(parts[0], &rates.flops) &&
+                       absl::SimpleAtod(parts[1], &rates.bandwidth) &&
+                       absl::SimpleAtod(parts[2], &rates.latency);
+  // False for what is no number, too.
+  if (is_read && rates.flops > 0 && rates.bandwidth > 0 && rates.latency >= 0 &&
+      std::isfinite(rates.flops + rates.bandwidth + rates.latency)) {
+    return std::optional<RankRates>(rates);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("attention rates are \"", text,
+                   "\", they must be \"measured\" or FLOP/s,bytes/s,seconds, as 100e9,1e9,100e-6"));
+}
+
+std::string DescribeRankRates(const RankRates& rates) {
+  return absl::StrFormat("kernel %.3g GFLOP/s, links %.3g GB/s, %.3g µs a message",
+                         rates.flops / 1e9, rates.bandwidth / 1e9, rates.latency * 1e6);
 }
 
 }  // namespace moebius

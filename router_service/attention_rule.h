@@ -18,4 +18,10 @@ AttentionHeads HeadsOf(const AttentionConfig& config);
 /// session and step. INVALID_ARGUMENT quotes it and says what may be.
 absl::StatusOr<std::optional<AttentionMethod>> ParseAttentionRule(const std::string& text);
 
+/// The value of --attention-rates: "measured" (nothing), or FLOP/s of a rank's kernel, bytes/s and
+/// seconds of a message, as "100e9,1e9,100e-6". INVALID_ARGUMENT quotes it and says what may be.
+absl::StatusOr<std::optional<RankRates>> ParseRankRates(const std::string& text);
+/// For the log: "kernel 100 GFLOP/s, links 1 GB/s, 100 µs a message".
+std::string DescribeRankRates(const RankRates& rates);
+
 }  // namespace moebius

@@ -80,6 +80,11 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
                      "How attention ranks share a prompt: auto, all-gather, ring-pass-kv, "
                      "ring-pass-q, ulysses or 2d; the answer stays the same"},
                     &flags->attention_method);
+  settings->AddText(
+      {"Steps", "attention-rates", "RATES",
+       "What auto counts with: measured (at the start), or the ranks' FLOP/s, bytes/s "
+       "and seconds of a message, as 100e9,1e9,100e-6"},
+      &flags->attention_rates);
 }
 
 absl::Status ValidateRouterFlags(const RouterFlags& flags) {
@@ -107,6 +112,7 @@ absl::Status ValidateRouterFlags(const RouterFlags& flags) {
                                                    "layer-expert, not '",
                                                    flags.metrics_expert_detail, "'"));
   }
+  MOEBIUS_RETURN_IF_ERROR(ParseRankRates(flags.attention_rates).status());
   MethodRule rule{.num_ranks = static_cast<int32_t>(flags.num_attention)};
   MOEBIUS_ASSIGN_OR_RETURN(rule.forced, ParseAttentionRule(flags.attention_method));
   return ValidateMethodRule(rule);

@@ -28,7 +28,9 @@ struct RouterFlags {
   int64_t row_budget = 512;     // rows of one step
   int64_t chunk_rows = 0;       // of one prompt in one step; 0: the row budget
   std::string attention_method = "auto";  // how ranks share prompt rows (attention_rule.h)
-  CapacityText capacity;                  // of experts; empty: dropless
+  std::string attention_rates =
+      "measured";         // what auto's cost model counts with (attention_rule.h)
+  CapacityText capacity;  // of experts; empty: dropless
 
   // The balancer of the gates' biases.
   std::string bias_balancer = "off";  // shadow, on

@@ -118,6 +118,7 @@ class RouterCore::Impl {
     options.pool = PoolOfRanks(*parts_.roster, numerics.span);
     options.term = core.term;
     options.method.forced = core.attention_method;
+    if (core.rank_rates.has_value()) options.method.rates = *core.rank_rates;
     options.method.heads = HeadsOf(parts_.checkpoint->config().attention);
     return options;
   }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "moebius/attention/attention_method.h"
+#include "moebius/attention/cost_model.h"
 #include "moebius/base/clock.h"
 #include "moebius/base/executor.h"
 #include "moebius/kernels/kernels.h"
@@ -33,6 +34,7 @@ struct RouterCoreOptions {
   uint64_t term = 1;         // as the roster's
   int32_t num_attention = 1;
   std::optional<AttentionMethod> attention_method;  // nothing: the cost model's choice
+  std::optional<RankRates> rank_rates;              // nothing: MethodRule's
   CapacityPolicy capacity;                          // dropless
 };
 

@@ -27,6 +27,7 @@
 #include "router_service/kept_biases.h"
 #include "router_service/lead_front.h"
 #include "router_service/metrics.h"
+#include "router_service/rank_probe.h"
 #include "router_service/ready_lines.h"
 #include "router_service/roster.h"
 #include "router_service/roster_facts.h"
@@ -360,13 +361,36 @@ class RouterServer final : public ServiceServer {
     return parts;
   }
 
-  RouterCoreOptions OptionsOfCore() const {
+  // What auto counts with: given, or measured now. Without an answer the defaults do.
+  std::optional<RankRates> RatesOfRanks() {
+    // Both validated at the start.
+    const auto given = *ParseRankRates(options_.router.attention_rates);
+    const bool has_choice = options_.router.num_attention > 1 &&
+                            !ParseAttentionRule(options_.router.attention_method)->has_value();
+    if (given.has_value() || !has_choice) return given;
+    std::vector<PeerId> ranks;
+    for (int32_t rank = 0; rank < options_.router.num_attention; ++rank) {
+      if (const auto peer = roster_.AttentionPeer(rank)) ranks.push_back(*peer);
+    }
+    const absl::StatusOr<RankRates> rates = MeasureRankRates(plane_->transport(), ranks);
+    if (rates.ok() && rates->flops > 0) {
+      notices_.Log(absl::StrCat("attention ranks measured: ", DescribeRankRates(*rates)));
+      return *rates;
+    }
+    notices_.Log(
+        absl::StrCat("attention ranks are not measured, usual rates count: ",
+                     rates.ok() ? "they know no rate of their kernels" : rates.status().message()));
+    return std::nullopt;
+  }
+
+  RouterCoreOptions OptionsOfCore() {
     RouterCoreOptions core;
     core.row_budget = options_.router.row_budget;
     core.chunk_rows = options_.router.chunk_rows;
     core.num_attention = static_cast<int32_t>(options_.router.num_attention);
     // Validated at the start.
     core.attention_method = *ParseAttentionRule(options_.router.attention_method);
+    core.rank_rates = RatesOfRanks();
     core.capacity = capacity_;
     return core;
   }

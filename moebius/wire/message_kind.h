@@ -26,5 +26,8 @@ inline constexpr FrameKind kQueryStatesKind{30};  // queries whose states over y
 inline constexpr FrameKind kStateReplyKind{31};   // the answer, same layer and round
 inline constexpr FrameKind kHeadRequestKind{32};  // some heads of queries or outputs; round: phase
 inline constexpr FrameKind kHeadReplyKind{33};    // the answer, same layer and round
+// Router ▸ attention rank, before it serves: how fast are link and kernel? step counts the probes.
+inline constexpr FrameKind kProbeKind{34};
+inline constexpr FrameKind kProbeReplyKind{35};  // the answer, same step
 
 }  // namespace moebius

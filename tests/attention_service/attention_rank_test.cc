@@ -13,6 +13,7 @@
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
 #include "moebius/wire/step_codec.h"
+#include "router_service/rank_probe.h"
 #include "tests/attention_service/attention_fixture.h"
 #include "tests/attention_service/rank_world.h"
 
@@ -24,6 +25,7 @@ using testing::FirstDifference;
 using ::testing::HasSubstr;
 using testing::MakeAttentionCase;
 using testing::MakeRows;
+using testing::RankProcess;
 using testing::RankWorld;
 
 constexpr int64_t kPrompt = 380;
@@ -353,6 +355,41 @@ TEST(SharedKvPoolTest, HoldsWhatTheSmallestRankHolds) {
   EXPECT_EQ(shared.block_tokens, 256);
   EXPECT_EQ(shared.num_blocks, 18);
   EXPECT_EQ(SharedKvPool({ranks[1]}, 128).num_blocks, 37);
+}
+
+TEST(RankProbeTest, FindsWhatLinksAndKernelsCanDoOfTheSlowestRank) {
+  const AttentionCase model = MakeAttentionCase("gqa", 64);
+  RankWorld world(model, 3);
+  ASSERT_TRUE(world.AllConnected());
+  std::vector<PeerId> ranks;
+  for (int32_t rank = 0; rank < 3; ++rank) ranks.push_back(*world.directory().AttentionPeer(rank));
+  const absl::StatusOr<RankRates> rates = MeasureRankRates(world.router(), ranks);
+  ASSERT_TRUE(rates.ok()) << rates.status();
+  EXPECT_EQ(rates->flops, RankProcess::kKernelFlops);
+  EXPECT_GT(rates->latency, 0);
+  EXPECT_LT(rates->latency, 0.1);
+  EXPECT_GT(rates->bandwidth, 1e6);
+  // One slow link decides: 10 ms to each answer.
+  LinkFaults slow;
+  slow.min_delay = slow.max_delay = absl::Milliseconds(10);
+  world.faults(1).Set(slow);
+  const absl::StatusOr<RankRates> slowest = MeasureRankRates(world.router(), ranks);
+  ASSERT_TRUE(slowest.ok()) << slowest.status();
+  EXPECT_GE(slowest->latency, 0.005);
+}
+
+TEST(RankProbeTest, ARankThatDoesNotAnswerIsNamed) {
+  const AttentionCase model = MakeAttentionCase("gqa", 64);
+  RankWorld world(model, 2);
+  ASSERT_TRUE(world.AllConnected());
+  const std::vector<PeerId> ranks = {*world.directory().AttentionPeer(0),
+                                     *world.directory().AttentionPeer(1)};
+  LinkFaults cut;
+  cut.cut = true;
+  world.faults(1).Set(cut);
+  const absl::StatusOr<RankRates> rates = MeasureRankRates(world.router(), ranks);
+  EXPECT_EQ(rates.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(rates.status().message()), HasSubstr("attention rank 1"));
 }
 
 }  // namespace

@@ -88,9 +88,11 @@ RankProcess::RankProcess(const AttentionCase& model, const Place& place, LinkPro
     sharding.exchange = exchange_.get();
   }
   pipeline_ = MakePipeline(model, BestKernels(), executor_, 4096, sharding);
-  rank_ = std::make_unique<AttentionRank>(
-      AttentionRank::Options{.hidden_size = model.facts.hidden_size, .row_budget = kRowBudget},
-      *pipeline_, exchange_.get(), *transport_);
+  rank_ =
+      std::make_unique<AttentionRank>(AttentionRank::Options{.hidden_size = model.facts.hidden_size,
+                                                             .row_budget = kRowBudget,
+                                                             .kernel_flops = kKernelFlops},
+                                      *pipeline_, exchange_.get(), *transport_);
   EXPECT_TRUE(rank_->Start().ok());
   {
     MutexLock lock(mutex_);

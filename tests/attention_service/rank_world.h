@@ -46,6 +46,7 @@ class NamedRanks final : public PeerDirectory, public PeerWatcher {
 /// One attention rank with all that its process has.
 class RankProcess final : public PeerWatcher {
  public:
+  static constexpr double kKernelFlops = 3e9;  // what it says when it is probed
   struct Place {
     int32_t rank = 0;
     int32_t num_ranks = 1;

@@ -41,6 +41,14 @@ class AttentionRanksTest(unittest.TestCase):
         self.assertEqual(process.returncode, 0, err.decode())
         return json.loads(out)
 
+    def test_a_router_that_may_choose_has_measured_its_ranks(self):
+        served, _, _ = self.serve()
+        with open(os.path.join(served.folder.name, "logs", "router.log"), encoding="utf-8") as file:
+            log = file.read()
+        self.assertRegex(log, r"attention ranks measured: kernel \S+ GFLOP/s, links \S+ GB/s, "
+                              r"\S+ µs a message")
+        self.assertNotIn("kernel 0 GFLOP/s", log)
+
     # The rank holds keys of the prompt that is being read.
     def wait_for_keys(self, process):
         end = time.monotonic() + FILLING_SECONDS

@@ -201,7 +201,8 @@ TEST(FrameHeaderTest, RefusesForeignBytes) {
     const char* message;
   };
   for (const Change& change : std::vector<Change>{{0, 'G', "starts with"},
-                                                  {4, 2, "wire version 2"},
+                                                  {4, 1, "wire version 1, this process speaks 2"},
+                                                  {4, 3, "wire version 3"},
                                                   {77, 3, "flags 3"},
                                                   {78, 1, "reserved"},
                                                   {112, 1, "reserved"},

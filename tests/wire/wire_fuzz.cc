@@ -10,6 +10,7 @@
 #include "moebius/wire/exchange_codec.h"
 #include "moebius/wire/greeting.h"
 #include "moebius/wire/message_kind.h"
+#include "moebius/wire/probe_codec.h"
 #include "moebius/wire/slot_codec.h"
 #include "moebius/wire/step_codec.h"
 
@@ -65,6 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       message.num_rows = 0;
       message.rows = SharedBytes();
       static_cast<void>(ParseKvRequest(message));
+      static_cast<void>(ParseProbeReply(message));
       break;
     default:
       static_cast<void>(DecodeStatus(message.metadata.view()));

@@ -16,14 +16,14 @@
 
 namespace moebius {
 
-// The frame format, version 1. docs/wire_format.md has the table and a worked example.
+// The frame format. docs/wire_format.md has the table and a worked example.
 //
 // A message is metadata, then rows. It travels in one or more frames (parts). Each frame repeats
 // the message's shape, so each frame is checked alone: its payload size follows from the shape and
 // from (part, parts), and no offset or size is believed without that.
 
 inline constexpr size_t kFrameHeaderBytes = 128;
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 // Magic and version keep their places in every version, so that two of them can name each other.
 inline constexpr size_t kWireVersionOffset = 4;
 /// Metadata is padded to this, parts are cut at it: rows start on a cache line where payload does.
