@@ -75,6 +75,11 @@ class WeightMatrix {
     view.scales = scales_.rows();
     return view;
   }
+  /// Of bf16 weights; empty for others.
+  RowBatch<Bf16>& bf16() { return bf16_; }
+  const RowBatch<Bf16>& bf16() const { return bf16_; }
+  /// Of bf16 weights: hands them over and is empty afterwards.
+  RowBatch<Bf16> TakeBf16() { return std::move(bf16_); }
   /// Of FP8 weights, to be filled.
   Rows<uint8_t> codes() { return codes_.rows(); }
   MutableFloatRows scales() { return scales_.rows(); }

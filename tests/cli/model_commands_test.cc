@@ -237,7 +237,7 @@ TEST(ModelMakeTest, RefusesFlagsThatCannotBeRead) {
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.layers = "two"; })));
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.hidden = "0"; })));
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.seed = "-1"; })));
-  EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.dtype = "fp8"; })));
+  EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.dtype = "fp4"; })));
   // Sizes that contradict each other are the configuration's to refuse, by field.
   const absl::Status contradiction = refusal([](auto& o) { o.top_k = "9"; });
   EXPECT_TRUE(IsUsageError(contradiction));

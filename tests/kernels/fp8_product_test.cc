@@ -99,16 +99,16 @@ TEST(Fp8DecoderTest, GivesEveryCodeAtEveryPlaceOfABlock) {
 class Fp8ProductTest : public testing::TierTest {};
 
 TEST_P(Fp8ProductTest, GivesTheScalarStatementsBitsForAnyBlocks) {
-  const std::vector<Blocks> all_blocks = {{1, 1},     {1, 7},      {32, 32},      {64, 48},
-                                          {128, 128}, {16, 33},    {1000, 1000},  {48, 96},
-                                          {24, 31, 5, 8}, {128, 128, 96, 32}, {8, 160, 3, 159}};
+  const std::vector<Blocks> all_blocks = {
+      {1, 1},       {1, 7},   {32, 32},       {64, 48},           {128, 128},      {16, 33},
+      {1000, 1000}, {48, 96}, {24, 31, 5, 8}, {128, 128, 96, 32}, {8, 160, 3, 159}};
   const std::vector<std::pair<int64_t, int64_t>> shapes = {{70, 97}, {33, 320}, {1, 1}, {64, 256}};
   for (const auto& [num_outputs, depth] : shapes) {
     for (const Blocks& blocks : all_blocks) {
-      SCOPED_TRACE(::testing::PrintToString(blocks) + " of [" + std::to_string(num_outputs) +
-                   ", " + std::to_string(depth) + "], seed " + std::to_string(kSeed));
+      SCOPED_TRACE(::testing::PrintToString(blocks) + " of [" + std::to_string(num_outputs) + ", " +
+                   std::to_string(depth) + "], seed " + std::to_string(kSeed));
       const WeightMatrix weights = RandomFp8(num_outputs, depth, blocks, kSeed);
-      GuardedRows<Bf16> rows(35, depth);
+      GuardedRows<Bf16> rows(18, depth);
       FillNormal(rows.rows(), kSeed + 1);
       const PackedMatrix matrix = PackedMatrix::Pack(weights.rows(), kernels().pair_order);
       const Fp8Rows view = weights.rows().fp8;
@@ -117,7 +117,7 @@ TEST_P(Fp8ProductTest, GivesTheScalarStatementsBitsForAnyBlocks) {
       for (int64_t r = 0; r < rows.num_rows; ++r) {
         expected.push_back(ExpectedRow(rows.rows().span(r), weights.rows()));
       }
-      for (const int64_t count : {1, 2, 6, 17, 35}) {
+      for (const int64_t count : {1, 2, 6, 17, 18}) {
         GuardedRows<float> out(count, num_outputs);
         MatMul(kernels(), rows.rows().Slice(0, count), matrix, out.rows());
         for (int64_t r = 0; r < count; ++r) {
@@ -254,9 +254,8 @@ TEST_P(Fp8ProductTest, AnExpertGivesTheScalarStatement) {
       std::vector<Bf16> products;
       for (int64_t i = 0; i < kWidth; ++i) {
         const absl::Span<const Bf16> row = rows.rows().span(r);
-        products.push_back(
-            reference::SwiGlu(reference::Fp8BlockSum(row, gate_view, i, 0.0f),
-                              reference::Fp8BlockSum(row, up.rows().fp8, i, 0.0f)));
+        products.push_back(reference::SwiGlu(reference::Fp8BlockSum(row, gate_view, i, 0.0f),
+                                             reference::Fp8BlockSum(row, up.rows().fp8, i, 0.0f)));
       }
       for (int64_t h = 0; h < kHidden; ++h) {
         ASSERT_EQ(out.rows().row(r)[h],
