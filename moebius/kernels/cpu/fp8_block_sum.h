@@ -15,8 +15,8 @@ namespace {
 
 /// Blocks that are decoded at once: 8 KiB of bf16, a group of the usual 128 K.
 inline constexpr int64_t kDecodedBlocks = 4;
-/// Codes that calls of few rows ask for ahead of their turn.
-inline constexpr int64_t kFp8AheadBytes = 8 * kPanelBlockSize;
+/// Codes that are asked for ahead of their turn, by calls of more than a cache surely keeps.
+inline constexpr int64_t kFp8AheadBytes = 16 * kPanelBlockSize;
 
 /// c = fma(scale, sums, c) for `num_rows` rows of a panel's columns.
 template <class V>
@@ -43,7 +43,7 @@ void RunFp8BlockSum(const Fp8BlockSumCall& call, Adder& adder) {
   DecodeFp8Call decode;
   decode.codes = call.codes;
   decode.values = decoded;
-  if (IsMemoryBound(product.num_rows, product.num_panels * product.num_blocks)) {
+  if (product.num_panels * product.num_blocks >= kPrefetchMinBlocks) {
     decode.ahead_bytes = kFp8AheadBytes;
   }
   const float* scales = call.scales;
