@@ -37,10 +37,10 @@ struct BlockSumCall {
   int64_t out_stride = 0;       // elements from row to row
 };
 
-/// Codes of FP8 weights to bf16 values, exactly: `num_blocks` blocks of kPanelBlockSize. In each run
-/// of 64 codes, lane l of 16: its low 8 are values 8l … of the run, its high 8 values 32 + 8l … .
-/// Also asks for `num_blocks` blocks of codes that lie `ahead_bytes` further, where that is not 0.
-/// `codes` and `values` are 64-byte aligned. Codes 0x7F and 0xFF have no meaning.
+/// Codes of FP8 weights to bf16 values, exactly: `num_blocks` blocks of kPanelBlockSize. In each
+/// run of 64 codes, lane l of 16: its low 8 are values 8l … of the run, its high 8 values 32 + 8l …
+/// . Also asks for `num_blocks` blocks of codes that lie `ahead_bytes` further, where that is not
+/// 0. `codes` and `values` are 64-byte aligned. Codes 0x7F and 0xFF have no meaning.
 struct DecodeFp8Call {
   const uint8_t* codes = nullptr;
   int64_t num_blocks = 0;
@@ -94,7 +94,8 @@ struct TierKernels {
   /// sum[i] = fma(scale, values[i], sum[i]), values bf16.
   void (*accumulate_scaled)(float scale, const uint16_t* values, float* sum,
                             int64_t size) = nullptr;
-  /// Calls of block_sum, fp8_block_sum and float_block_sum so far in this process, counted inside the kernel.
+  /// Calls of block_sum, fp8_block_sum and float_block_sum so far in this process, counted inside
+  /// the kernel.
   const uint64_t* executed = nullptr;
 };
 

@@ -32,8 +32,8 @@ constexpr int64_t Fp8CodeOffset(int64_t offset) {
 }
 
 /// The runs of K that share a scale, as the blocks of a checkpoint cut them: the first run may be
-/// shorter than the others, where a matrix begins inside a block, and the last one, too. Each run is
-/// padded to whole blocks of 32 K. In bf16 all of K is one run.
+/// shorter than the others, where a matrix begins inside a block, and the last one, too. Each run
+/// is padded to whole blocks of 32 K. In bf16 all of K is one run.
 struct DepthGroups {
   int64_t first_depth = 0;  // of the first run; all of K where there is one
   int64_t depth = 0;        // of every further run but the last
@@ -55,9 +55,7 @@ struct PackedLayout {
   int64_t outputs_per_panel = kPanelColumns;  // 16 of gate-up matrices
   DepthGroups groups;
 
-  int64_t num_panels() const {
-    return (num_outputs + outputs_per_panel - 1) / outputs_per_panel;
-  }
+  int64_t num_panels() const { return (num_outputs + outputs_per_panel - 1) / outputs_per_panel; }
   int64_t num_blocks() const;  // of a panel
   /// bf16: num_panels · num_blocks blocks of kPanelBlockSize values. FP8: as many blocks of codes,
   /// then fp32 scales [num_panels, num_groups, kPanelColumns].
@@ -69,10 +67,11 @@ struct PackedLayout {
 size_t PackedBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks);
 size_t PackedGateUpBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks);
 
-/// Weights [num_outputs, depth] in bf16 or FP8, packed once at load for one pair order: panels of 32
-/// outputs, each ceil(depth / 32) blocks of kPanelBlockSize values (more where groups of FP8 are
-/// padded). Padding in both directions is +0. One contiguous allocation, 64-byte aligned (2 MiB with
-/// huge pages where that large). Immutable and thread-safe after construction; moves, never copies.
+/// Weights [num_outputs, depth] in bf16 or FP8, packed once at load for one pair order: panels of
+/// 32 outputs, each ceil(depth / 32) blocks of kPanelBlockSize values (more where groups of FP8 are
+/// padded). Padding in both directions is +0. One contiguous allocation, 64-byte aligned (2 MiB
+/// with huge pages where that large). Immutable and thread-safe after construction; moves, never
+/// copies.
 class PackedMatrix {
  public:
   PackedMatrix() = default;

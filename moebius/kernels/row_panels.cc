@@ -19,9 +19,8 @@ int64_t NumBlocks(int64_t depth) { return (depth + kBlockDepth - 1) / kBlockDept
 
 // Whether groups begin where blocks of 32 K begin, so that no padding lies between them.
 bool HasWholeBlocks(const DepthGroups& groups) {
-  return groups.num_groups == 1 ||
-         (groups.first_depth % kBlockDepth == 0 &&
-          (groups.num_groups == 2 || groups.depth % kBlockDepth == 0));
+  return groups.num_groups == 1 || (groups.first_depth % kBlockDepth == 0 &&
+                                    (groups.num_groups == 2 || groups.depth % kBlockDepth == 0));
 }
 
 // The rows in memory of this thread, each group of K padded to whole blocks.

@@ -15,8 +15,8 @@ namespace {
 double Definition(int code) {
   const int exponent = (code >> 3) & 15;
   const int mantissa = code & 7;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa / 8.0, -6)
-                                         : std::ldexp(1 + mantissa / 8.0, exponent - 7);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa / 8.0, -6) : std::ldexp(1 + mantissa / 8.0, exponent - 7);
   return code >= 128 ? -magnitude : magnitude;
 }
 

@@ -31,8 +31,7 @@ void DecodeFp8Avx2(const DecodeFp8Call& call) {
       const __m256i low_nibble = _mm256_and_si256(codes, nibble);
       const __m256i magnitude = _mm256_andnot_si256(sign_bit, codes);
       const __m256i is_small = _mm256_cmpgt_epi8(_mm256_set1_epi8(8), magnitude);
-      const __m256i high_nibble =
-          _mm256_and_si256(_mm256_srli_epi16(magnitude, 4), nibble);
+      const __m256i high_nibble = _mm256_and_si256(_mm256_srli_epi16(magnitude, 4), nibble);
       __m256i high = _mm256_add_epi8(high_nibble, bias);
       // A nibble has no bits that a shift by 4 of its 16-bit lane would carry across bytes.
       __m256i low = _mm256_slli_epi16(low_nibble, 4);

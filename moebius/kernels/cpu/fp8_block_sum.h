@@ -55,8 +55,7 @@ void RunFp8BlockSum(const Fp8BlockSumCall& call, Adder& adder) {
     int64_t block = 0;
     for (int64_t group = 0; group < call.num_groups; ++group) {
       const int64_t wanted = group == 0 ? call.first_group_blocks : call.group_blocks;
-      const int64_t end =
-          block + wanted < product.num_blocks ? block + wanted : product.num_blocks;
+      const int64_t end = block + wanted < product.num_blocks ? block + wanted : product.num_blocks;
       int current = 0;
       for (bool is_first = true; block < end; is_first = false) {
         const int64_t step = end - block < kDecodedBlocks ? end - block : kDecodedBlocks;

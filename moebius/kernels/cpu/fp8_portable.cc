@@ -11,8 +11,7 @@ void DecodeFp8Portable(const DecodeFp8Call& call) {
       const int offset = value % 32 / 8 * 16 + value / 32 * 8 + value % 8;
       const uint8_t code = call.codes[begin + offset];
       const uint32_t high = kFp8Table.high[code & 0x7F] | (code & 0x80u);
-      call.values[begin + value] =
-          static_cast<uint16_t>((high << 8) | kFp8Table.low[code & 0x7F]);
+      call.values[begin + value] = static_cast<uint16_t>((high << 8) | kFp8Table.low[code & 0x7F]);
     }
   }
 }

@@ -51,8 +51,7 @@ float BlockSum(absl::Span<const Bf16> a, absl::Span<const float> w, float c) {
 float Fp8BlockSum(absl::Span<const Bf16> a, const Fp8Rows& w, int64_t row, float c) {
   const int64_t depth = w.codes.width;
   for (int64_t begin = 0, end = 0; begin < depth; begin = end) {
-    const int64_t left_of_block =
-        w.block_columns - (w.column_offset + begin) % w.block_columns;
+    const int64_t left_of_block = w.block_columns - (w.column_offset + begin) % w.block_columns;
     end = std::min(depth, begin + left_of_block);
     std::vector<Bf16> values;
     for (int64_t k = begin; k < end; ++k) values.push_back(Fp8ToBf16(w.codes.row(row)[k]));
