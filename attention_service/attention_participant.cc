@@ -15,9 +15,9 @@
 namespace moebius {
 namespace {
 
-template <typename T>
-int64_t BytesOf(const RowBatch<T>& weights) {
-  return weights.num_rows() * weights.width() * static_cast<int64_t>(sizeof(T));
+// As stored, the few scales of FP8 left out.
+int64_t BytesOf(const WeightMatrix& weights) {
+  return weights.num_rows() * weights.width() * (weights.is_fp8() ? 1 : 2);
 }
 
 int64_t LayerBytes(const AttentionLayerWeights& w) {

@@ -55,20 +55,24 @@ absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& check
   AttentionLayerWeights weights;
   const struct {
     Part part;
-    RowBatch<Bf16>* target;
-  } matrices[] = {{Part::kQ, &weights.q},
-                  {Part::kK, &weights.k},
-                  {Part::kV, &weights.v},
-                  {Part::kO, &weights.o},
-                  {Part::kQNorm, &weights.q_norm},
-                  {Part::kKNorm, &weights.k_norm},
-                  {Part::kQA, &weights.q_a},
-                  {Part::kQANorm, &weights.q_a_norm},
-                  {Part::kQB, &weights.q_b},
-                  {Part::kKvA, &weights.kv_a},
-                  {Part::kKvANorm, &weights.kv_a_norm},
-                  {Part::kKvB, &weights.kv_b}};
+    WeightMatrix* target;
+  } matrices[] = {{Part::kQ, &weights.q},      {Part::kK, &weights.k},
+                  {Part::kV, &weights.v},      {Part::kO, &weights.o},
+                  {Part::kQA, &weights.q_a},   {Part::kQB, &weights.q_b},
+                  {Part::kKvA, &weights.kv_a}, {Part::kKvB, &weights.kv_b}};
   for (const auto& [part, target] : matrices) {
+    const ParameterKey key{.part = part, .layer = static_cast<int32_t>(layer)};
+    if (!checkpoint.Has(key)) continue;
+    MOEBIUS_ASSIGN_OR_RETURN(*target, checkpoint.LoadWeights(key));
+  }
+  const struct {
+    Part part;
+    RowBatch<Bf16>* target;
+  } norms[] = {{Part::kQNorm, &weights.q_norm},
+               {Part::kKNorm, &weights.k_norm},
+               {Part::kQANorm, &weights.q_a_norm},
+               {Part::kKvANorm, &weights.kv_a_norm}};
+  for (const auto& [part, target] : norms) {
     const ParameterKey key{.part = part, .layer = static_cast<int32_t>(layer)};
     if (!checkpoint.Has(key)) continue;
     MOEBIUS_ASSIGN_OR_RETURN(*target, checkpoint.LoadBf16(key));

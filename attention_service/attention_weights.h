@@ -10,6 +10,7 @@
 #include "moebius/model/checkpoint.h"
 #include "moebius/model/model_config.h"
 #include "moebius/tensor/buffer.h"
+#include "moebius/tensor/weight_rows.h"
 
 namespace moebius {
 
@@ -28,13 +29,15 @@ AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);
 absl::Status ValidateAttentionFacts(const AttentionFacts& facts);
 
 /// One layer's weights as a checkpoint stores them, [outputs, inputs]; model/parameters.h has the
-/// shapes. What a model does not have is empty.
+/// shapes. What a model does not have is empty. Matrices that are multiplied as one (q, k, v; q or
+/// q_a, kv_a) are of one type.
 struct AttentionLayerWeights {
-  RowBatch<Bf16> q, k, v, o;
+  WeightMatrix q, k, v, o;
   RowBatch<float> q_bias, k_bias, v_bias;
   RowBatch<Bf16> q_norm, k_norm;
   // MLA; q is there without q_lora.
-  RowBatch<Bf16> q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b;
+  WeightMatrix q_a, q_b, kv_a, kv_b;
+  RowBatch<Bf16> q_a_norm, kv_a_norm;
 };
 
 absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,

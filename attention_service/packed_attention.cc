@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_service/packed_attention.h"
 
-#include <algorithm>
+#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 
@@ -10,26 +10,13 @@
 namespace moebius {
 namespace {
 
-template <typename T>
-absl::Status CheckShape(absl::string_view name, const RowBatch<T>& found, int64_t num_rows,
+template <typename Matrix>
+absl::Status CheckShape(absl::string_view name, const Matrix& found, int64_t num_rows,
                         int64_t width) {
   if (found.num_rows() == num_rows && found.width() == width) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("attention weights: ", name, " is [",
                                                  found.num_rows(), ", ", found.width(),
                                                  "], expected [", num_rows, ", ", width, "]"));
-}
-
-RowBatch<Bf16> Stack(absl::Span<const RowBatch<Bf16>* const> parts) {
-  int64_t num_rows = 0;
-  for (const RowBatch<Bf16>* part : parts) num_rows += part->num_rows();
-  RowBatch<Bf16> stacked(num_rows, parts[0]->width());
-  int64_t row = 0;
-  for (const RowBatch<Bf16>* part : parts) {
-    for (int64_t r = 0; r < part->num_rows(); ++r, ++row) {
-      std::copy_n(part->rows().row(r), part->width(), stacked.rows().row(row));
-    }
-  }
-  return stacked;
 }
 
 template <typename T>
@@ -38,16 +25,53 @@ std::vector<T> VectorOf(const RowBatch<T>& row) {
   return std::vector<T>(row.rows().row(0), row.rows().row(0) + row.width());
 }
 
-LatentHead PackHead(const AttentionConfig& config, Bf16Rows kv_b, int64_t head, PairOrder order) {
+absl::StatusOr<PackedMatrix> PackTogether(std::initializer_list<WeightRows> parts,
+                                          PairOrder order) {
+  const absl::Span<const WeightRows> span(parts);
+  for (const WeightRows& part : span) {
+    if (part.type != span[0].type) {
+      return absl::InvalidArgumentError(
+          "attention weights: the projections of a row are of different types");
+    }
+  }
+  return PackedMatrix::PackStack(span, order);
+}
+
+WeightMatrix Transpose(Bf16Rows rows) {
+  RowBatch<Bf16> transposed(rows.width, rows.num_rows);
+  for (int64_t i = 0; i < rows.num_rows; ++i) {
+    for (int64_t j = 0; j < rows.width; ++j) transposed.rows().row(j)[i] = rows.row(i)[j];
+  }
+  return transposed;
+}
+
+// Blocks of rows become blocks of columns, and groups of K where they were groups of outputs.
+WeightMatrix Transpose(const Fp8Rows& rows) {
+  Fp8Rows blocks;
+  blocks.block_rows = rows.block_columns;
+  blocks.block_columns = rows.block_rows;
+  blocks.row_offset = rows.column_offset;
+  blocks.column_offset = rows.row_offset;
+  const Rows<const uint8_t>& codes = rows.codes;
+  WeightMatrix transposed = WeightMatrix::MakeFp8(codes.width, codes.num_rows, blocks);
+  for (int64_t i = 0; i < codes.num_rows; ++i) {
+    for (int64_t j = 0; j < codes.width; ++j) transposed.codes().row(j)[i] = codes.row(i)[j];
+  }
+  const MutableFloatRows scales = transposed.scales();
+  for (int64_t i = 0; i < scales.num_rows; ++i) {
+    for (int64_t j = 0; j < scales.width; ++j) scales.row(i)[j] = rows.scales.row(j)[i];
+  }
+  return transposed;
+}
+
+LatentHead PackHead(const AttentionConfig& config, const WeightRows& kv_b, int64_t head,
+                    PairOrder order) {
   const MlaConfig& mla = *config.mla;
   const int64_t begin = head * (mla.qk_nope_dim + config.v_head_dim);
-  const Bf16Rows key_up = kv_b.Slice(begin, begin + mla.qk_nope_dim);
-  const Bf16Rows value_up =
-      kv_b.Slice(key_up.num_rows + begin, key_up.num_rows + begin + config.v_head_dim);
-  RowBatch<Bf16> transposed(mla.kv_lora_rank, mla.qk_nope_dim);
-  for (int64_t i = 0; i < mla.qk_nope_dim; ++i) {
-    for (int64_t j = 0; j < mla.kv_lora_rank; ++j) transposed.rows().row(j)[i] = key_up.row(i)[j];
-  }
+  const WeightRows key_up = kv_b.Slice(begin, begin + mla.qk_nope_dim);
+  const WeightRows value_up =
+      kv_b.Slice(begin + mla.qk_nope_dim, begin + mla.qk_nope_dim + config.v_head_dim);
+  const WeightMatrix transposed = key_up.is_fp8() ? Transpose(key_up.fp8) : Transpose(key_up.bf16);
   return {.key_up = PackedMatrix::Pack(key_up, order),
           .query_down = PackedMatrix::Pack(transposed.rows(), order),
           .value_up = PackedMatrix::Pack(value_up, order)};
@@ -74,8 +98,8 @@ absl::Status PackLatent(const AttentionFacts& facts, const AttentionLayerWeights
   } else {
     MOEBIUS_RETURN_IF_ERROR(CheckShape("q", weights.q, q_outputs, facts.hidden_size));
   }
-  const RowBatch<Bf16>& q = mla.q_lora_rank > 0 ? weights.q_a : weights.q;
-  layer.input = PackedMatrix::Pack(Stack({&q, &weights.kv_a}).rows(), order);
+  const WeightMatrix& q = mla.q_lora_rank > 0 ? weights.q_a : weights.q;
+  MOEBIUS_ASSIGN_OR_RETURN(layer.input, PackTogether({q.rows(), weights.kv_a.rows()}, order));
   layer.latent_norm = VectorOf(weights.kv_a_norm);
   for (int64_t head = 0; head < config.num_query_heads; ++head) {
     layer.heads.push_back(PackHead(config, weights.kv_b.rows(), head, order));
@@ -92,7 +116,8 @@ absl::Status PackGrouped(const AttentionFacts& facts, const AttentionLayerWeight
   MOEBIUS_RETURN_IF_ERROR(CheckShape("q", weights.q, q, facts.hidden_size));
   MOEBIUS_RETURN_IF_ERROR(CheckShape("k", weights.k, k, facts.hidden_size));
   MOEBIUS_RETURN_IF_ERROR(CheckShape("v", weights.v, v, facts.hidden_size));
-  layer.input = PackedMatrix::Pack(Stack({&weights.q, &weights.k, &weights.v}).rows(), order);
+  MOEBIUS_ASSIGN_OR_RETURN(
+      layer.input, PackTogether({weights.q.rows(), weights.k.rows(), weights.v.rows()}, order));
   if (config.qkv_bias) {
     MOEBIUS_RETURN_IF_ERROR(CheckShape("q bias", weights.q_bias, 1, q));
     MOEBIUS_RETURN_IF_ERROR(CheckShape("k bias", weights.k_bias, 1, k));

@@ -16,6 +16,7 @@
 #include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/quantization.h"
 #include "moebius/service/participant_process.h"
 
 namespace moebius {
@@ -89,6 +90,7 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
     process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
     process.limits = ExchangeShape::Of(AttentionFactsOf(*checkpoint_), kMaxRowBudget)
                          .Widen(BuildClusterLimits(checkpoint_->config()));
+    process.dtype = AttentionWeightTypes(checkpoint_->match().parameters);
     process.write_metrics = [this](MetricWriter& writer) {
       const auto figures = participant_.figures();
       if (!figures.has_value()) return;

@@ -165,6 +165,12 @@ absl::StatusOr<ExpertBenchOptions> ParseOptions(const BenchExpertsFlags& flags) 
   }
   MOEBIUS_ASSIGN_OR_RETURN(options.tiers, ParseTiers(flags.tiers));
   options.peers = flags.peers;
+  if (flags.dtype == "fp8") {
+    options.type = WeightType::kFp8;
+  } else if (!flags.dtype.empty() && flags.dtype != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype is \"", flags.dtype, "\", it must be bf16 or fp8"));
+  }
   FfnShape& shape = options.shape;
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--hidden", flags.hidden, &shape.hidden_size));
   MOEBIUS_RETURN_IF_ERROR(
@@ -312,6 +318,7 @@ void AddExperts(CLI::App& bench, BenchExpertsFlags& flags) {
       bench, "experts", "Expert kernels beside the roofline of this host", kExpertsExamples);
   AddText(command, "--rows", "LIST", flags.rows, "Rows of a call; 1,2,4,8,16,32,128,512");
   AddText(command, "--tiers", "LIST", flags.tiers, "Kernels, or all; the best that run here");
+  AddText(command, "--dtype", "TYPE", flags.dtype, "bf16, or fp8 beside bf16; bf16");
   AddText(command, "--hidden", "N", flags.hidden, "Hidden size; 2048");
   AddText(command, "--intermediate", "N", flags.intermediate, "Width of an expert; 1024");
   AddText(command, "--experts", "N", flags.experts, "Experts of the layer; 64");

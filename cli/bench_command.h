@@ -31,7 +31,7 @@ struct BenchTransportFlags {
 
 struct BenchExpertsFlags {
   BenchFlags common;
-  std::string rows, tiers, threads;
+  std::string rows, tiers, dtype, threads;
   std::string hidden, intermediate, experts, top_k;
   std::vector<std::string> peers;
 };

@@ -72,6 +72,24 @@ absl::StatusOr<Family> ParseFamily(const std::string& name) {
                    "mixtral")));
 }
 
+/// "128x64".
+absl::Status ReadWeightBlock(const ModelMakeOptions& flags, RandomCheckpointOptions& options) {
+  const std::string& text = flags.weight_block;
+  if (text.empty()) return absl::OkStatus();
+  if (options.dtype != DType::kF8E4M3) {
+    return AsUsageError(absl::InvalidArgumentError("--weight-block needs --dtype fp8"));
+  }
+  const size_t cross = text.find('x');
+  const std::string rows = text.substr(0, cross);
+  const std::string columns = cross == std::string::npos ? "" : text.substr(cross + 1);
+  if (rows.empty() || columns.empty()) {
+    return AsUsageError(absl::InvalidArgumentError(
+        absl::StrCat("--weight-block is \"", text, "\", it must be ROWSxCOLUMNS, as 128x128")));
+  }
+  return ReadFlags({{"--weight-block", rows, 1, options.block_rows},
+                    {"--weight-block", columns, 1, options.block_columns}});
+}
+
 absl::StatusOr<RandomCheckpointOptions> ParseMakeFlags(const ModelMakeOptions& flags) {
   RandomCheckpointOptions options;
   if (!flags.like.empty()) {
@@ -110,12 +128,15 @@ absl::StatusOr<RandomCheckpointOptions> ParseMakeFlags(const ModelMakeOptions& f
   }
   if (flags.dtype == "f32") {
     options.dtype = DType::kF32;
+  } else if (flags.dtype == "fp8") {
+    options.dtype = DType::kF8E4M3;
   } else if (flags.dtype == "f16") {
     options.dtype = DType::kF16;
   } else if (!flags.dtype.empty() && flags.dtype != "bf16") {
     return AsUsageError(absl::InvalidArgumentError(
-        absl::StrCat("--dtype is \"", flags.dtype, "\", it must be bf16, f16 or f32")));
+        absl::StrCat("--dtype is \"", flags.dtype, "\", it must be bf16, f16, f32 or fp8")));
   }
+  MOEBIUS_RETURN_IF_ERROR(ReadWeightBlock(flags, options));
   options.tied_head = flags.tied;
   options.byte_tokenizer = !flags.no_tokenizer;
   return options;
@@ -196,7 +217,12 @@ CLI::App* AddModelMake(CLI::App& model_command, ModelMakeOptions& options) {
       ->add_option("--dense-intermediate", options.dense_intermediate,
                    "Width of a dense layer (default 2.5 times an expert's)")
       ->type_name("N");
-  command->add_option("--dtype", options.dtype, "bf16 (default), f16 or f32")->type_name("TYPE");
+  command->add_option("--dtype", options.dtype, "bf16 (default), f16, f32 or fp8")
+      ->type_name("TYPE");
+  command
+      ->add_option("--weight-block", options.weight_block,
+                   "fp8: rows and columns that share a scale (default 128x128)")
+      ->type_name("NxK");
   command->add_option("--shards", options.shards, "Weight files (default: none above 5 GB)")
       ->type_name("N");
   command->add_option("--seed", options.seed, "Seed of the weights (default 0)")->type_name("N");

@@ -41,7 +41,7 @@ struct ModelMakeOptions {
   std::string heads, kv_heads, head_dim;
   std::string experts, top_k, groups, kept_groups, shared, intermediate;
   std::string dense_layers, dense_intermediate;
-  std::string dtype, shards, seed;
+  std::string dtype, weight_block, shards, seed;
   bool tied = false;
   bool no_tokenizer = false;
   bool quiet = false;

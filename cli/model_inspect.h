@@ -19,11 +19,18 @@ struct KindSummary {
   uint64_t stored_bytes = 0;
 };
 
+/// Tensors that are stored in one type.
+struct TypeSummary {
+  std::string dtype;  // "BF16", "F8_E4M3", …
+  int64_t num_tensors = 0;
+  uint64_t stored_bytes = 0;
+};
+
 /// What one host of a role must hold.
 struct HostNeed {
   std::string role;          // "one process", "router", "attention", "expert"
   int64_t num_hosts = 1;     // of this role
-  int64_t weight_bytes = 0;  // as loaded: bf16, padded to panels of 32
+  int64_t weight_bytes = 0;  // as loaded: bf16 or FP8, padded to panels of 32
   int64_t kv_bytes = 0;
   int64_t total_bytes() const { return weight_bytes + kv_bytes; }
 };
@@ -46,7 +53,8 @@ struct ModelInspection {
   uint64_t config_hash = 0;
   int64_t num_files = 0;
   int64_t num_ignored_tensors = 0;
-  std::vector<KindSummary> kinds;
+  std::vector<KindSummary> kinds;  // FP8: scales included
+  std::vector<TypeSummary> types;  // descending by bytes
   int64_t num_parameters = 0;
   int64_t num_active_parameters = 0;  // that one token meets: k of E experts
   uint64_t stored_bytes = 0;

@@ -20,6 +20,7 @@
 #include "moebius/model/file.h"
 #include "moebius/model/json.h"
 #include "moebius/model/sha256.h"
+#include "moebius/tensor/fp8.h"
 
 namespace moebius {
 namespace {
@@ -98,11 +99,14 @@ class Verifier {
     const TensorInfo& info = *entry.info;
     int64_t num_not_finite = 0;
     bool is_zero = info.size_bytes > 0;
+    int64_t num_bad_scales = 0;
+    const bool is_scales = info.dtype == DType::kF32 && absl::EndsWith(info.name, "_scale_inv");
     for (uint64_t offset = 0; offset < info.size_bytes; offset += kPieceBytes) {
       piece_.resize(static_cast<size_t>(std::min<uint64_t>(kPieceBytes, info.size_bytes - offset)));
       MOEBIUS_RETURN_IF_ERROR(entry.file->Read(info, offset, absl::MakeSpan(piece_)));
       content.Update(piece_.data(), piece_.size());
       num_not_finite += CountNotFinite(info.dtype);
+      if (is_scales) num_bad_scales += CountBadScales();
       is_zero = is_zero && IsPieceZero(info.dtype);
       Advance(piece_.size());
     }
@@ -110,6 +114,10 @@ class Verifier {
     if (num_not_finite > 0) {
       verification_.faults.push_back(
           absl::StrCat(where, " has ", num_not_finite, " values that are NaN or infinite"));
+    }
+    if (num_bad_scales > 0) {
+      verification_.faults.push_back(
+          absl::StrCat(where, " has ", num_bad_scales, " scales that are no positive number"));
     }
     if (is_zero && info.shape.size() >= 2) {
       verification_.faults.push_back(absl::StrCat(where, " is all zeros"));
@@ -128,12 +136,29 @@ class Verifier {
       }
       return count;
     }
+    if (dtype == DType::kF8E4M3) {
+      for (const uint8_t code : piece_) count += IsFiniteFp8(code) ? 0 : 1;
+      return count;
+    }
     if (dtype != DType::kBF16 && dtype != DType::kF16) return 0;
     const uint16_t exponent = dtype == DType::kBF16 ? 0x7F80 : 0x7C00;
     for (size_t i = 0; i + 2 <= piece_.size(); i += 2) {
       uint16_t bits;
       std::memcpy(&bits, piece_.data() + i, 2);
       count += (bits & exponent) == exponent;
+    }
+    return count;
+  }
+
+  /// Finite ones that ReadFp8Block refuses: zero, negative, denormal.
+  int64_t CountBadScales() const {
+    int64_t count = 0;
+    for (size_t i = 0; i + 4 <= piece_.size(); i += 4) {
+      uint32_t bits;
+      std::memcpy(&bits, piece_.data() + i, 4);
+      const bool is_finite = (bits & 0x7F800000) != 0x7F800000;
+      const bool is_positive = (bits & 0x80000000) == 0 && (bits & 0x7F800000) != 0;
+      count += is_finite && !is_positive ? 1 : 0;
     }
     return count;
   }

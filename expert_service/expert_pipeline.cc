@@ -24,13 +24,14 @@ namespace {
 constexpr int64_t kTaskElements = 1 << 15;
 constexpr size_t kMaxNamedExperts = 8;
 
-int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// What PackedExpert::bytes() will say: panels of 16 gate-up pairs, and of 32 down outputs.
-int64_t PackedExpertBytes(int64_t width, int64_t hidden_size) {
-  const int64_t gate_up = RoundUp(width, kPanelColumns / 2) * 2 * RoundUp(hidden_size, kBlockDepth);
-  const int64_t down = RoundUp(hidden_size, kPanelColumns) * RoundUp(width, kBlockDepth);
-  return (gate_up + down) * static_cast<int64_t>(sizeof(Bf16));
+// What PackedExpert::bytes() will say.
+int64_t PackedExpertBytes(const Checkpoint& checkpoint, const HeldExpert& held) {
+  const auto& [gate_up, down] = checkpoint.BlocksOf(held.layer, held.id);
+  const int64_t width = checkpoint.SliceWidth(held.layer, held.id);
+  const int64_t hidden_size = checkpoint.config().hidden_size;
+  return static_cast<int64_t>(
+      PackedGateUpBytes(width, hidden_size, gate_up.has_value() ? &*gate_up : nullptr) +
+      PackedBytes(hidden_size, width, down.has_value() ? &*down : nullptr));
 }
 
 absl::Status CheckExists(const Checkpoint& checkpoint, const HeldExpert& held) {
@@ -85,10 +86,7 @@ absl::StatusOr<int64_t> ExpertPipeline::PackedBytes(const Checkpoint& checkpoint
   for (const HeldExpert& each : held) MOEBIUS_RETURN_IF_ERROR(CheckExists(checkpoint, each));
   const std::set<HeldExpert> distinct(held.begin(), held.end());
   int64_t bytes = 0;
-  for (const HeldExpert& each : distinct) {
-    bytes += PackedExpertBytes(checkpoint.SliceWidth(each.layer, each.id),
-                               checkpoint.config().hidden_size);
-  }
+  for (const HeldExpert& each : distinct) bytes += PackedExpertBytes(checkpoint, each);
   return bytes;
 }
 

@@ -14,6 +14,7 @@
 #include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/quantization.h"
 #include "moebius/service/participant_process.h"
 
 namespace moebius {
@@ -86,6 +87,7 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
     process.flags = options_.flags;
     process.config = options_.config;
     process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
+    process.dtype = FeedForwardWeightTypes(checkpoint_->match().parameters);
     process.limits = BuildClusterLimits(checkpoint_->config());
     process.write_metrics = [this](MetricWriter& writer) { WriteMetrics(writer); };
     process.admin_services = {&rpc_};

@@ -3,16 +3,21 @@
 
 #include "expert_service/expert_pipeline.h"
 #include "moebius/base/check.h"
+#include "moebius/model/quantization.h"
 
 namespace moebius {
 
 int64_t BytesBesideExperts(const Checkpoint& checkpoint) {
+  const QuantizationConfig& quantization = checkpoint.config().quantization;
   int64_t bytes = 0;
   for (const Parameter& parameter : checkpoint.match().parameters) {
     if (parameter.key.part >= Part::kSharedGate) continue;
     int64_t elements = 1;
     for (const int64_t size : parameter.shape) elements *= size;
-    bytes += elements * 2;
+    // FP8: a scale for each output and group of inputs beside the codes.
+    bytes += parameter.is_fp8()
+                 ? elements + parameter.shape[0] * 4 * ScaleShape(quantization, parameter.shape)[1]
+                 : elements * 2;
   }
   return bytes;
 }

@@ -9,7 +9,7 @@
 
 namespace moebius {
 
-/// Bytes of the parameters outside the feed-forward part, as bf16.
+/// Bytes of the parameters outside the feed-forward part: bf16, or FP8 and its scales.
 int64_t BytesBesideExperts(const Checkpoint& checkpoint);
 
 /// Packed bytes of the feed-forward part, each replica of `placement` counted. The placement is the

@@ -28,6 +28,8 @@ constexpr char kPlainLoop[] = "plain loop";
 // Throughput must not fall where rows are added, but for what repetitions differ by.
 constexpr double kStepTarget = 0.9;
 constexpr int64_t kMaxStepRows = 32;
+// One row with FP8 weights over one with bf16 weights: half the bytes, and the scales.
+constexpr double kFp8Target = 1.7;
 // Rows of a routed expert from which arithmetic may bound a call: then weights alone are no
 // roofline.
 constexpr int64_t kMaxReadingRows = 32;
@@ -66,10 +68,14 @@ class ExpertBench {
     std::vector<std::vector<BenchSeries>> peer_series;  // by peer, then by rows
     std::vector<double> seconds_taken;                  // by rows, peers included
     BenchSeries plain_loop;
+    std::vector<FfnCalls> bf16_calls;      // by rows, where the figure is FP8's; else empty
+    std::vector<BenchSeries> bf16_series;  // the figure over theirs
     bool has_gemm = false;
   };
 
-  absl::Status RunTier(Tier tier, const FfnWeights& weights);
+  // `bf16`: what FP8 weights are compared with, or null.
+  absl::Status RunTier(Tier tier, const FfnWeights& weights, const FfnWeights* bf16);
+  void MeasureBf16(Subject* subject, size_t index);
   double CallSeconds(const Kernels& kernels, FfnCalls& calls);
   bool HasTakenLong(const Subject& subject, size_t index) const;
   absl::Status StartPeers(Tier tier, Subject* subject);
@@ -128,6 +134,7 @@ std::string ExpertBench::FfnQuestion(int64_t num_rows) const {
 }
 
 absl::Status ExpertBench::AskPeers(Subject* subject, size_t index, bool counts) {
+  if (!subject->bf16_calls.empty()) return absl::OkStatus();  // they know bf16 alone
   const int64_t num_rows = options_.rows[index];
   for (size_t p = 0; p < subject->peers.size(); ++p) {
     MOEBIUS_ASSIGN_OR_RETURN(const std::optional<double> seconds,
@@ -185,9 +192,17 @@ absl::Status ExpertBench::MeasureRows(Subject* subject, size_t index, bool rever
     series.baselines.push_back(
         rows / roofline.Seconds(calls.touched_bytes(), rows * options_.shape.FlopsPerRow()));
   }
+  if (counts && !subject->bf16_calls.empty()) MeasureBf16(subject, index);
   MOEBIUS_RETURN_IF_ERROR(AskPeers(subject, index, counts));
   subject->seconds_taken[index] += absl::ToDoubleSeconds(Clock::Monotonic().Now() - start);
   return absl::OkStatus();
+}
+
+void ExpertBench::MeasureBf16(Subject* subject, size_t index) {
+  const double seconds = CallSeconds(*subject->kernels, subject->bf16_calls[index]);
+  BenchSeries& series = subject->bf16_series[index];
+  series.values.push_back(subject->series[index].values.back());
+  series.baselines.push_back(static_cast<double>(options_.rows[index]) / seconds);
 }
 
 absl::Status ExpertBench::RunRepetition(Subject* subject, bool reversed, bool counts) {
@@ -202,13 +217,18 @@ absl::Status ExpertBench::RunRepetition(Subject* subject, bool reversed, bool co
   return absl::OkStatus();
 }
 
-absl::Status ExpertBench::RunTier(Tier tier, const FfnWeights& weights) {
+absl::Status ExpertBench::RunTier(Tier tier, const FfnWeights& weights, const FfnWeights* bf16) {
   Subject subject;
   subject.kernels = FindKernels(tier);
-  subject.name = absl::StrCat("expert_ffn.bf16.", TierName(tier));
+  subject.name =
+      absl::StrCat(bf16 == nullptr ? "expert_ffn.bf16." : "expert_ffn.fp8.", TierName(tier));
+  subject.bf16_series.resize(options_.rows.size());
   subject.series.resize(options_.rows.size());
   subject.seconds_taken.resize(options_.rows.size());
-  for (const int64_t num_rows : options_.rows) subject.calls.emplace_back(weights, num_rows);
+  for (const int64_t num_rows : options_.rows) {
+    subject.calls.emplace_back(weights, num_rows);
+    if (bf16 != nullptr) subject.bf16_calls.emplace_back(*bf16, num_rows);
+  }
   MOEBIUS_RETURN_IF_ERROR(StartPeers(tier, &subject));
   // Pages, caches and clocks settle before anything counts.
   MOEBIUS_RETURN_IF_ERROR(RunRepetition(&subject, false, false));
@@ -230,10 +250,20 @@ void ExpertBench::Report(const Subject& subject) {
                                    BenchSense::kRate, series.values);
     if (subject.has_gemm || num_rows <= kMaxReadingRows) {
       CompareWith(kRoofline, series.values, series.baselines,
-                  ExpertFfnTarget(tier, is_best, num_rows), &result);
+                  options_.type == WeightType::kFp8 ? std::nullopt
+                                                    : ExpertFfnTarget(tier, is_best, num_rows),
+                  &result);
     }
     if (num_rows <= kMaxStepRows) throughputs.push_back(result.value);
     results_.push_back(std::move(result));
+    if (const BenchSeries& bf16 = subject.bf16_series[i]; !bf16.values.empty()) {
+      BenchResult over = Summarize(absl::StrCat(subject.name, ".T=", num_rows, ".over_bf16"),
+                                   "row/s", BenchSense::kRate, bf16.values);
+      CompareWith("bf16 experts", bf16.values, bf16.baselines,
+                  is_best && num_rows == 1 ? std::optional<double>(kFp8Target) : std::nullopt,
+                  &over);
+      results_.push_back(std::move(over));
+    }
     for (size_t p = 0; p < subject.peers.size(); ++p) {
       const BenchSeries& peer = subject.peer_series[p][i];
       if (peer.values.empty()) continue;
@@ -267,15 +297,19 @@ absl::Status ExpertBench::Run() {
     return FindKernels(a)->pair_order < FindKernels(b)->pair_order;
   });
   total_ = static_cast<int>(tiers.size() * options_.rows.size()) * (options_.repetitions + 1);
+  const bool is_fp8 = options_.type == WeightType::kFp8;
   std::unique_ptr<FfnWeights> weights;
+  std::unique_ptr<FfnWeights> bf16;
   std::optional<PairOrder> order;
   for (const Tier tier : tiers) {
     if (order != FindKernels(tier)->pair_order) {
       order = FindKernels(tier)->pair_order;
       weights.reset();
-      weights = std::make_unique<FfnWeights>(options_.shape, *order);
+      bf16.reset();
+      weights = std::make_unique<FfnWeights>(options_.shape, *order, options_.type);
+      if (is_fp8) bf16 = std::make_unique<FfnWeights>(options_.shape, *order, WeightType::kBf16);
     }
-    MOEBIUS_RETURN_IF_ERROR(RunTier(tier, *weights));
+    MOEBIUS_RETURN_IF_ERROR(RunTier(tier, *weights, bf16.get()));
   }
   return absl::OkStatus();
 }
@@ -327,7 +361,9 @@ absl::Status ValidateOptions(const ExpertBenchOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--seconds is ", absl::ToDoubleSeconds(options.duration), ", not in [0.001, 30]"));
   }
-  const int64_t needed = shape.num_experts * shape.ExpertBytes();
+  const int64_t bf16_bytes = shape.num_experts * shape.ExpertBytes();
+  const int64_t needed =
+      options.type == WeightType::kFp8 ? bf16_bytes + bf16_bytes / 2 : bf16_bytes;
   const int64_t available = ReadHostMemory().available_bytes;
   if (available > 0 && needed > available / 2) {
     return WithHint(absl::ResourceExhaustedError(absl::StrCat("the experts take ", needed,

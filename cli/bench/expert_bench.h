@@ -18,6 +18,7 @@ namespace moebius {
 
 struct ExpertBenchOptions {
   FfnShape shape;
+  WeightType type = WeightType::kBf16;  // kFp8: beside bf16, call by call
   std::vector<int64_t> rows = {1, 2, 4, 8, 16, 32, 128, 512};
   std::vector<Tier> tiers;         // the best of this host, where empty
   std::vector<std::string> peers;  // commands; the first that knows a GEMM gives its ceiling

@@ -23,13 +23,32 @@ RowBatch<Bf16> NormalRows(int64_t num_rows, int64_t width, uint64_t seed) {
   return rows;
 }
 
+WeightMatrix NormalWeights(int64_t num_rows, int64_t width, uint64_t seed, WeightType type) {
+  RowBatch<Bf16> values = NormalRows(num_rows, width, seed);
+  if (type == WeightType::kBf16) return values;
+  constexpr float kScale = 1.0f / 64;
+  Fp8Rows blocks;
+  blocks.block_rows = blocks.block_columns = 128;
+  WeightMatrix matrix = WeightMatrix::MakeFp8(num_rows, width, blocks);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t k = 0; k < width; ++k) {
+      matrix.codes().row(r)[k] = ToFp8(ToFloat(values.rows().row(r)[k]) / kScale);
+    }
+  }
+  for (int64_t r = 0; r < matrix.scales().num_rows; ++r) {
+    for (float& scale : matrix.scales().span(r)) scale = kScale;
+  }
+  return matrix;
+}
+
 }  // namespace
 
-FfnWeights::FfnWeights(const FfnShape& shape, PairOrder order) : shape_(shape) {
+FfnWeights::FfnWeights(const FfnShape& shape, PairOrder order, WeightType type) : shape_(shape) {
   // The same values in every expert: what a product costs does not depend on them.
-  const RowBatch<Bf16> gate = NormalRows(shape.intermediate_size, shape.hidden_size, 1);
-  const RowBatch<Bf16> up = NormalRows(shape.intermediate_size, shape.hidden_size, 2);
-  const RowBatch<Bf16> down = NormalRows(shape.hidden_size, shape.intermediate_size, 3);
+  const int64_t width = shape.intermediate_size;
+  const WeightMatrix gate = NormalWeights(width, shape.hidden_size, 1, type);
+  const WeightMatrix up = NormalWeights(width, shape.hidden_size, 2, type);
+  const WeightMatrix down = NormalWeights(shape.hidden_size, width, 3, type);
   experts_.reserve(static_cast<size_t>(shape.num_experts));
   for (int32_t expert = 0; expert < shape.num_experts; ++expert) {
     experts_.push_back(PackedExpert::Pack(gate.rows(), up.rows(), down.rows(), order));

@@ -8,6 +8,7 @@
 #include "moebius/kernels/expert_ffn.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/tensor/buffer.h"
+#include "moebius/tensor/weight_rows.h"
 
 namespace moebius {
 
@@ -24,10 +25,11 @@ struct FfnShape {
   int64_t ExpertBytes() const { return 3 * hidden_size * intermediate_size * 2; }
 };
 
-/// The packed experts of a layer, of normally distributed values. Immutable.
+/// The packed experts of a layer, of normally distributed values, in bf16 or in FP8 with a scale
+/// for each 128 × 128. Immutable.
 class FfnWeights {
  public:
-  FfnWeights(const FfnShape& shape, PairOrder order);
+  FfnWeights(const FfnShape& shape, PairOrder order, WeightType type);
 
   const FfnShape& shape() const { return shape_; }
   const PackedExpert& expert(size_t index) const { return experts_[index]; }

@@ -94,9 +94,10 @@ void RunDown(const Kernels& kernels, const ExpertBatch& batch, const Task& task,
 
 }  // namespace
 
-PackedExpert PackedExpert::Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order) {
-  MOEBIUS_CHECK_EQ(down.width, gate.num_rows);
-  MOEBIUS_CHECK_EQ(down.num_rows, gate.width);
+PackedExpert PackedExpert::Pack(const WeightRows& gate, const WeightRows& up,
+                                const WeightRows& down, PairOrder order) {
+  MOEBIUS_CHECK_EQ(down.width(), gate.num_rows());
+  MOEBIUS_CHECK_EQ(down.num_rows(), gate.width());
   return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
 }
 

@@ -20,8 +20,9 @@ struct PackedExpert {
   PackedMatrix gate_up;  // PackGateUp of gate, up [I, H]
   PackedMatrix down;     // Pack of down [H, I]
 
-  /// gate, up [I, H], down [H, I], bf16.
-  static PackedExpert Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order);
+  /// gate, up [I, H], down [H, I], in bf16 or FP8; gate and up are of one kind (PackGateUp).
+  static PackedExpert Pack(const WeightRows& gate, const WeightRows& up, const WeightRows& down,
+                           PairOrder order);
 
   int64_t hidden_size() const { return gate_up.depth(); }
   int64_t intermediate_size() const { return gate_up.num_outputs(); }

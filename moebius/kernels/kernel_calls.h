@@ -37,6 +37,32 @@ struct BlockSumCall {
   int64_t out_stride = 0;       // elements from row to row
 };
 
+/// Codes of FP8 weights to bf16 values, exactly: `num_blocks` blocks of kPanelBlockSize. In each
+/// run of 64 codes, lane l of 16: its low 8 are values 8l … of the run, its high 8 values 32 + 8l …
+/// . Also asks for `num_blocks` blocks of codes that lie `ahead_bytes` further, where that is not
+/// 0. `codes` and `values` are 64-byte aligned. Codes 0x7F and 0xFF have no meaning.
+struct DecodeFp8Call {
+  const uint8_t* codes = nullptr;
+  int64_t num_blocks = 0;
+  int64_t ahead_bytes = 0;
+  uint16_t* values = nullptr;
+};
+using DecodeFp8 = void (*)(const DecodeFp8Call&);
+
+/// Sums of prepared rows with consecutive panels of FP8 weights. K is cut into groups of whole
+/// blocks that have one scale for each column: the first group has first_group_blocks, all others
+/// group_blocks, but the last one, which has what is left. Per group a block sum from +0, then
+/// C = fma(scale, group's sum, C).
+struct Fp8BlockSumCall {
+  BlockSumCall product;            // but for its panels
+  const uint8_t* codes = nullptr;  // 64-byte aligned, num_blocks · kPanelBlockSize for each panel
+  const float* scales = nullptr;   // [num_panels, num_groups, kPanelColumns]
+  int64_t num_groups = 0;
+  int64_t first_group_blocks = 0;
+  int64_t group_blocks = 0;
+  DecodeFp8 decode = nullptr;  // of this host
+};
+
 /// Block sums of rows widened to fp32 with consecutive panels of fp32 weights (the gate's).
 struct FloatBlockSumCall {
   const float* widened_rows = nullptr;  // made by widen_rows
@@ -61,13 +87,15 @@ struct PrepareRowsCall {
 struct TierKernels {
   void (*prepare_rows)(const PrepareRowsCall&) = nullptr;
   void (*block_sum)(const BlockSumCall&) = nullptr;
+  void (*fp8_block_sum)(const Fp8BlockSumCall&) = nullptr;
   /// Like prepare_rows, always to fp32 (128 bytes per row and block): for float_block_sum.
   void (*widen_rows)(const PrepareRowsCall&) = nullptr;
   void (*float_block_sum)(const FloatBlockSumCall&) = nullptr;
   /// sum[i] = fma(scale, values[i], sum[i]), values bf16.
   void (*accumulate_scaled)(float scale, const uint16_t* values, float* sum,
                             int64_t size) = nullptr;
-  /// Calls of block_sum and float_block_sum so far in this process, counted inside the kernel.
+  /// Calls of block_sum, fp8_block_sum and float_block_sum so far in this process, counted inside
+  /// the kernel.
   const uint64_t* executed = nullptr;
 };
 

@@ -25,9 +25,25 @@ constexpr size_t kBf16BlockBytes = kBlockDepth * sizeof(uint16_t);
 constexpr int64_t kVectorTileRows = 6;
 constexpr int64_t kAmxTileRows = 16;
 
+struct Decoder {
+  DecodeFp8 decode = nullptr;
+  const char* name = "";
+};
+
+// The fastest decoder among those that a CPU of this tier has.
+Decoder ChooseDecoder(Tier tier) {
+  if (tier == Tier::kPortable) return {DecodeFp8Portable, "portable"};
+  if (tier == Tier::kAvx2) return {DecodeFp8Avx2, "avx2"};
+  if (__builtin_cpu_supports("avx512vbmi")) return {DecodeFp8Vbmi, "vbmi"};
+  return {DecodeFp8Avx512, "avx512"};
+}
+
 Kernels MakeKernels(const TierKernels& functions, Tier tier, PairOrder order,
                     size_t prepared_block_bytes, int64_t tile_rows = kVectorTileRows) {
   Kernels kernels;
+  const Decoder decoder = ChooseDecoder(tier);
+  kernels.decode_fp8 = decoder.decode;
+  kernels.decode_name = decoder.name;
   static_cast<TierKernels&>(kernels) = functions;
   kernels.tier = tier;
   kernels.pair_order = order;
@@ -136,7 +152,8 @@ const Kernels& BestKernels() { return *FindKernels(HostTiers().back()); }
 std::string KernelInfo(const Kernels& kernels) {
   std::string text =
       absl::StrCat("kernels ", TierName(kernels.tier), ", pairs ",
-                   kernels.pair_order == PairOrder::kAdjacent ? "adjacent" : "within chains");
+                   kernels.pair_order == PairOrder::kAdjacent ? "adjacent" : "within chains",
+                   ", fp8 by ", kernels.decode_name);
   for (const TierReport& report : TierReports()) {
     absl::StrAppend(&text, "; ", TierName(report.tier), ": ",
                     report.usable ? "usable" : report.reason);

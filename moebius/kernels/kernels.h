@@ -24,6 +24,8 @@ struct Kernels : TierKernels {
   PairOrder pair_order = PairOrder::kAdjacent;
   size_t prepared_block_bytes = 0;  // of one row and 32 K: 128 (fp32) or 64 (bf16)
   int64_t tile_rows = 6;            // of the largest register tile: calls are cut into multiples
+  DecodeFp8 decode_fp8 = nullptr;   // the fastest of this host that the tier may call
+  const char* decode_name = "";     // "vbmi", "avx512", "avx2" or "portable"
 
   /// Calls of the block sums so far in this process: the proof of what ran.
   uint64_t Executed() const { return __atomic_load_n(executed, __ATOMIC_RELAXED); }
@@ -37,7 +39,8 @@ const Kernels* FindKernels(Tier tier);
 /// resolves the choice with ParseTier and FindKernels.
 const Kernels& BestKernels();
 
-/// One line for logs and `doctor`: tier, pair order, usable tiers and why others are not.
+/// One line for logs and `doctor`: tier, pair order, decoder of FP8, usable tiers and why others
+/// are not.
 std::string KernelInfo(const Kernels& kernels);
 
 }  // namespace moebius

@@ -15,6 +15,45 @@ size_t OutputBytes(Epilogue epilogue) {
   return is_float ? sizeof(float) : sizeof(Bf16);
 }
 
+int64_t NumBlocks(int64_t depth) { return (depth + kBlockDepth - 1) / kBlockDepth; }
+
+// Whether groups begin where blocks of 32 K begin, so that no padding lies between them.
+bool HasWholeBlocks(const DepthGroups& groups) {
+  return groups.num_groups == 1 || (groups.first_depth % kBlockDepth == 0 &&
+                                    (groups.num_groups == 2 || groups.depth % kBlockDepth == 0));
+}
+
+// The rows in memory of this thread, each group of K padded to whole blocks.
+const void* PrepareRows(const Kernels& kernels, absl::Span<const Bf16* const> rows,
+                        const PackedMatrix& matrix) {
+  const int64_t num_rows = static_cast<int64_t>(rows.size());
+  const size_t block_bytes = static_cast<size_t>(num_rows) * kernels.prepared_block_bytes;
+  std::byte* const prepared = static_cast<std::byte*>(
+      PreparedRowScratch(static_cast<size_t>(matrix.num_blocks()) * block_bytes));
+  PrepareRowsCall prepare;
+  prepare.rows = reinterpret_cast<const uint16_t* const*>(rows.data());
+  prepare.num_rows = num_rows;
+  prepare.depth = matrix.depth();
+  prepare.prepared = prepared;
+  const DepthGroups& groups = matrix.groups();
+  if (HasWholeBlocks(groups)) {
+    kernels.prepare_rows(prepare);
+    return prepared;
+  }
+  const uint16_t* of_group[kMaxKernelRows];
+  const uint16_t* const* const whole = prepare.rows;
+  prepare.rows = of_group;
+  int64_t block = 0;
+  for (int64_t group = 0; group < groups.num_groups; ++group) {
+    for (int64_t r = 0; r < num_rows; ++r) of_group[r] = whole[r] + groups.Begin(group);
+    prepare.depth = groups.DepthOf(group, matrix.depth());
+    prepare.prepared = prepared + static_cast<size_t>(block) * block_bytes;
+    kernels.prepare_rows(prepare);
+    block += NumBlocks(prepare.depth);
+  }
+  return prepared;
+}
+
 }  // namespace
 
 void* PreparedRowScratch(size_t size_bytes) {
@@ -39,23 +78,13 @@ void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,
   MOEBIUS_CHECK(matrix.is_gate_up() == (product.epilogue == Epilogue::kSwiGlu));
   if (num_rows == 0 || product.panel_begin >= product.panel_end) return;
 
-  const size_t prepared_bytes =
-      static_cast<size_t>(num_rows * matrix.num_blocks()) * kernels.prepared_block_bytes;
-  PrepareRowsCall prepare;
-  prepare.rows = reinterpret_cast<const uint16_t* const*>(rows.data());
-  prepare.num_rows = num_rows;
-  prepare.depth = matrix.depth();
-  prepare.prepared = PreparedRowScratch(prepared_bytes);
-  kernels.prepare_rows(prepare);
-
   const int64_t column_begin = product.panel_begin * matrix.outputs_per_panel();
   const int64_t column_end =
       std::min(matrix.num_outputs(), product.panel_end * matrix.outputs_per_panel());
   BlockSumCall call;
-  call.prepared_rows = prepare.prepared;
+  call.prepared_rows = PrepareRows(kernels, rows, matrix);
   call.num_rows = num_rows;
   call.num_blocks = matrix.num_blocks();
-  call.panels = matrix.panel(product.panel_begin);
   call.num_panels = product.panel_end - product.panel_begin;
   call.num_columns = column_end - column_begin;
   call.epilogue = product.epilogue;
@@ -63,7 +92,21 @@ void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,
   call.out = static_cast<std::byte*>(product.out) +
              static_cast<size_t>(column_begin) * OutputBytes(product.epilogue);
   call.out_stride = product.out_stride;
-  kernels.block_sum(call);
+  if (!matrix.is_fp8()) {
+    call.panels = matrix.panel(product.panel_begin);
+    kernels.block_sum(call);
+    return;
+  }
+  const DepthGroups& groups = matrix.groups();
+  Fp8BlockSumCall fp8;
+  fp8.product = call;
+  fp8.codes = matrix.panel_codes(product.panel_begin);
+  fp8.scales = matrix.panel_scales(product.panel_begin);
+  fp8.num_groups = groups.num_groups;
+  fp8.first_group_blocks = NumBlocks(groups.first_depth);
+  fp8.group_blocks = NumBlocks(groups.depth);
+  fp8.decode = kernels.decode_fp8;
+  kernels.fp8_block_sum(fp8);
 }
 
 }  // namespace moebius

@@ -6,6 +6,9 @@
 #include <sstream>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
+
 #include "moebius/base/float_environment.h"
 #include "moebius/base/random.h"
 #include "moebius/kernels/packed_matrix.h"
@@ -77,32 +80,67 @@ bool SameValue(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-std::string RunCase(const Kernels& kernels, const char* name, const Case& test) {
-  const PackedMatrix matrix =
-      PackedMatrix::Pack(Bf16Rows(test.weights.data(), kNumOutputs, kDepth), kernels.pair_order);
-  std::vector<const Bf16*> rows;
-  for (int64_t r = 0; r < test.num_rows; ++r) rows.push_back(test.rows.data() + r * kDepth);
-  std::vector<float> out(static_cast<size_t>(test.num_rows * kNumOutputs));
+// Products of `rows` with a packed matrix, [rows, kNumOutputs], each compared with `expected`.
+std::string CompareProducts(const Kernels& kernels, const char* name,
+                            const std::vector<const Bf16*>& rows, const PackedMatrix& matrix,
+                            absl::FunctionRef<float(const Bf16* row, int64_t output)> expected) {
+  std::vector<float> out(rows.size() * kNumOutputs);
   PanelProduct product;
   product.matrix = &matrix;
   product.panel_end = matrix.num_panels();
   product.out = out.data();
   product.out_stride = kNumOutputs;
   RunPanels(kernels, rows, product);
-  for (int64_t r = 0; r < test.num_rows; ++r) {
+  for (size_t r = 0; r < rows.size(); ++r) {
     for (int64_t n = 0; n < kNumOutputs; ++n) {
-      const float expected =
-          reference::BlockSum(absl::MakeConstSpan(rows[static_cast<size_t>(r)], kDepth),
-                              absl::MakeConstSpan(test.weights.data() + n * kDepth, kDepth), 0.0f);
-      const float actual = out[static_cast<size_t>(r * kNumOutputs + n)];
-      if (SameValue(actual, expected)) continue;
+      const float wanted = expected(rows[r], n);
+      const float actual = out[r * kNumOutputs + static_cast<size_t>(n)];
+      if (SameValue(actual, wanted)) continue;
       std::ostringstream text;
       text << name << ", row " << r << ", column " << n << ": " << std::hexfloat << actual
-           << " instead of " << expected;
+           << " instead of " << wanted;
       return text.str();
     }
   }
   return "";
+}
+
+std::string RunCase(const Kernels& kernels, const char* name, const Case& test) {
+  const PackedMatrix matrix =
+      PackedMatrix::Pack(Bf16Rows(test.weights.data(), kNumOutputs, kDepth), kernels.pair_order);
+  std::vector<const Bf16*> rows;
+  for (int64_t r = 0; r < test.num_rows; ++r) rows.push_back(test.rows.data() + r * kDepth);
+  return CompareProducts(kernels, name, rows, matrix, [&](const Bf16* row, int64_t output) {
+    return reference::BlockSum(absl::MakeConstSpan(row, kDepth),
+                               absl::MakeConstSpan(test.weights.data() + output * kDepth, kDepth),
+                               0.0f);
+  });
+}
+
+// Every finite code, in groups of K of which none is whole blocks.
+std::string RunFp8Case(const Kernels& kernels, int64_t num_rows) {
+  constexpr int64_t kGroupDepth = 40;
+  constexpr int64_t kNumGroups = 3;
+  Random random(kSeed);
+  const Case test = MakeCase(num_rows, Values::kOrdinary);
+  std::vector<uint8_t> codes(kNumOutputs * kDepth);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(i % 256);
+    if (!IsFiniteFp8(codes[i])) codes[i] = 0x01;
+  }
+  std::vector<float> scales(kNumOutputs * kNumGroups);
+  for (float& scale : scales) scale = ToFloat(MakeValue(Values::kOrdinary, random));
+  Fp8Rows weights;
+  weights.codes = Rows<const uint8_t>(codes.data(), kNumOutputs, kDepth);
+  weights.scales = FloatRows(scales.data(), kNumOutputs, kNumGroups);
+  weights.block_columns = kGroupDepth;
+  const PackedMatrix matrix = PackedMatrix::Pack(weights, kernels.pair_order);
+  std::vector<const Bf16*> rows;
+  for (int64_t r = 0; r < num_rows; ++r) rows.push_back(test.rows.data() + r * kDepth);
+  return CompareProducts(
+      kernels, "FP8 weights", rows, matrix, [&](const Bf16* row, int64_t output) {
+        return reference::Fp8BlockSum(absl::MakeConstSpan(row, kDepth), weights, output, 0.0f);
+      });
 }
 
 }  // namespace
@@ -123,6 +161,7 @@ std::string SelfTestBlockSum(const Kernels& kernels) {
   if (failure.empty()) {
     failure = RunCase(kernels, "whole range", MakeCase(num_rows, Values::kWholeRange));
   }
+  if (failure.empty()) failure = RunFp8Case(kernels, num_rows);
   if (failure.empty() && !FlushesBeforeRounding()) {
     failure = RunCase(kernels, "smallest normal number", MakeBoundaryCase(num_rows));
   }

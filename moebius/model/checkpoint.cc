@@ -66,37 +66,15 @@ void ConvertElements(DType dtype, const uint8_t* stored, size_t count, float* ou
 bool IsZero(Bf16 value) { return (value.bits & 0x7FFF) == 0; }
 bool IsZero(float value) { return value == 0.0f; }
 
-/// A rectangle of a matrix in a file.
-struct Block {
-  int64_t row_begin = 0;
-  int64_t row_end = 0;
-  int64_t col_begin = 0;
-  int64_t col_end = 0;
-};
-
-/// Reads whole rows in pieces of about a MiB and keeps the block's columns.
 template <typename T>
 absl::StatusOr<RowBatch<T>> ReadBlock(const TensorDirectory::Entry& entry, int64_t matrix_width,
-                                      const Block& block) {
-  const size_t element_bytes = DTypeBytes(entry.info->dtype);
-  const size_t row_bytes = static_cast<size_t>(matrix_width) * element_bytes;
-  const int64_t width = block.col_end - block.col_begin;
-  const int64_t rows_at_once =
-      std::max<int64_t>(1, static_cast<int64_t>(kReadBytes / std::max<size_t>(row_bytes, 1)));
-  RowBatch<T> out(block.row_end - block.row_begin, width);
-  std::vector<uint8_t> bytes;
-  for (int64_t row = block.row_begin; row < block.row_end; row += rows_at_once) {
-    const int64_t count = std::min(rows_at_once, block.row_end - row);
-    bytes.resize(static_cast<size_t>(count) * row_bytes);
-    MOEBIUS_RETURN_IF_ERROR(entry.file->Read(*entry.info, static_cast<uint64_t>(row) * row_bytes,
-                                             absl::MakeSpan(bytes)));
-    for (int64_t i = 0; i < count; ++i) {
-      const uint8_t* const stored = bytes.data() + static_cast<size_t>(i) * row_bytes +
-                                    static_cast<size_t>(block.col_begin) * element_bytes;
-      ConvertElements(entry.info->dtype, stored, static_cast<size_t>(width),
-                      out.rows().row(row - block.row_begin + i));
-    }
-  }
+                                      const MatrixBlock& block) {
+  RowBatch<T> out(block.row_end - block.row_begin, block.col_end - block.col_begin);
+  MOEBIUS_RETURN_IF_ERROR(
+      ReadMatrixBlock(entry, matrix_width, block, [&](int64_t row, const uint8_t* stored) {
+        ConvertElements(entry.info->dtype, stored, static_cast<size_t>(out.width()),
+                        out.rows().row(row));
+      }));
   return out;
 }
 
@@ -108,6 +86,18 @@ bool IsAllZero(const RowBatch<T>& batch) {
     }
   }
   return batch.num_rows() * batch.width() > 0;
+}
+
+/// Code times scale, rounded to fp32.
+RowBatch<float> Dequantise(const Fp8Rows& rows) {
+  RowBatch<float> out(rows.codes.num_rows, rows.codes.width);
+  for (int64_t row = 0; row < out.num_rows(); ++row) {
+    for (int64_t column = 0; column < out.width(); ++column) {
+      out.rows().row(row)[column] =
+          Fp8ToFloat(rows.codes.row(row)[column]) * rows.scale(row, column);
+    }
+  }
+  return out;
 }
 
 absl::Status ZeroMatrix(const TensorDirectory::Entry& entry) {
@@ -126,6 +116,17 @@ struct Checkpoint::Source {
   int64_t width = 0;
   bool is_matrix = false;
   bool keeps_float = false;
+  const TensorDirectory::Entry* scales = nullptr;  // set where it is stored in FP8
+
+  StoredFp8 AsFp8(const QuantizationConfig& quantization) const {
+    return StoredFp8{*entry, *scales, width, quantization};
+  }
+  MatrixBlock whole() const { return {0, num_rows, 0, width}; }
+};
+
+struct Checkpoint::SliceKeys {
+  ParameterKey gate, up, down;
+  int64_t begin = 0;  // of the slice: the first row of gate and up, the first column of down
 };
 
 absl::StatusOr<std::unique_ptr<const Checkpoint>> Checkpoint::Open(
@@ -159,6 +160,10 @@ absl::StatusOr<std::unique_ptr<const Checkpoint>> Checkpoint::Open(
   MOEBIUS_ASSIGN_OR_RETURN(checkpoint->numerics_,
                            ResolveNumerics(config, checkpoint->config_.settings, options.numerics));
   MOEBIUS_ASSIGN_OR_RETURN(checkpoint->model_hash_, HashModel(config, parameters, directory));
+  const auto is_fp8 = [](const Parameter& parameter) { return parameter.is_fp8(); };
+  if (std::any_of(parameters.begin(), parameters.end(), is_fp8)) {
+    checkpoint->numerics_.dtype = "fp8";
+  }
   checkpoint->config_hash_ = HashNumerics(checkpoint->numerics_, checkpoint->model_hash_);
   return checkpoint;
 }
@@ -216,35 +221,47 @@ Checkpoint::Source Checkpoint::Locate(const ParameterKey& key) const {
   source.num_rows = source.is_matrix ? parameter.shape[0] : 1;
   source.width = parameter.shape.back();
   source.keeps_float = parameter.keeps_float;
+  if (parameter.is_fp8()) source.scales = directory_->Find(parameter.scale_name);
   return source;
 }
 
-absl::StatusOr<RowBatch<Bf16>> Checkpoint::LoadBlock(const ParameterKey& key, int64_t row_begin,
-                                                     int64_t row_end, int64_t col_begin,
-                                                     int64_t col_end) const {
+absl::StatusOr<WeightMatrix> Checkpoint::LoadBlock(const ParameterKey& key,
+                                                   const MatrixBlock& block) const {
   const Source source = Locate(key);
+  const bool refuses_zeros = source.is_matrix && options_.zero_matrices == ZeroMatrices::kRefuse;
+  if (source.scales != nullptr) {
+    MOEBIUS_ASSIGN_OR_RETURN(WeightMatrix out,
+                             ReadFp8Block(source.AsFp8(config_.model.quantization), block));
+    if (refuses_zeros && IsAllZero(out.rows().fp8)) return ZeroMatrix(*source.entry);
+    return out;
+  }
   MOEBIUS_CHECK(!source.keeps_float || source.entry->info->dtype == DType::kBF16);
   MOEBIUS_CHECK(!options_.reads_as_stored || source.entry->info->dtype == DType::kBF16 ||
                 options_.convert_to_bf16);
-  MOEBIUS_ASSIGN_OR_RETURN(
-      RowBatch<Bf16> out,
-      ReadBlock<Bf16>(*source.entry, source.width, {row_begin, row_end, col_begin, col_end}));
-  if (source.is_matrix && options_.zero_matrices == ZeroMatrices::kRefuse && IsAllZero(out)) {
-    return ZeroMatrix(*source.entry);
-  }
-  return out;
+  MOEBIUS_ASSIGN_OR_RETURN(RowBatch<Bf16> out, ReadBlock<Bf16>(*source.entry, source.width, block));
+  if (refuses_zeros && IsAllZero(out)) return ZeroMatrix(*source.entry);
+  return WeightMatrix(std::move(out));
+}
+
+absl::StatusOr<WeightMatrix> Checkpoint::LoadWeights(const ParameterKey& key) const {
+  return LoadBlock(key, Locate(key).whole());
 }
 
 absl::StatusOr<RowBatch<Bf16>> Checkpoint::LoadBf16(const ParameterKey& key) const {
   const Source source = Locate(key);
-  return LoadBlock(key, 0, source.num_rows, 0, source.width);
+  MOEBIUS_CHECK(source.scales == nullptr);
+  MOEBIUS_ASSIGN_OR_RETURN(WeightMatrix out, LoadBlock(key, source.whole()));
+  return out.TakeBf16();
 }
 
 absl::StatusOr<RowBatch<float>> Checkpoint::LoadFloat(const ParameterKey& key) const {
   const Source source = Locate(key);
-  MOEBIUS_ASSIGN_OR_RETURN(
-      RowBatch<float> out,
-      ReadBlock<float>(*source.entry, source.width, {0, source.num_rows, 0, source.width}));
+  if (source.scales != nullptr) {
+    MOEBIUS_ASSIGN_OR_RETURN(const WeightMatrix weights, LoadBlock(key, source.whole()));
+    return Dequantise(weights.rows().fp8);
+  }
+  MOEBIUS_ASSIGN_OR_RETURN(RowBatch<float> out,
+                           ReadBlock<float>(*source.entry, source.width, source.whole()));
   if (source.is_matrix && options_.zero_matrices == ZeroMatrices::kRefuse && IsAllZero(out)) {
     return ZeroMatrix(*source.entry);
   }
@@ -269,30 +286,50 @@ int64_t Checkpoint::SliceWidth(LayerId layer, ExpertId id) const {
                   config.dense_intermediate_size - slice * config.moe_intermediate_size);
 }
 
-absl::StatusOr<ExpertWeights> Checkpoint::ExpertSlice(LayerId layer, ExpertId id) const {
+Checkpoint::SliceKeys Checkpoint::KeysOf(LayerId layer, ExpertId id) const {
   const ModelConfig& config = config_.model;
-  const int64_t hidden = config.hidden_size;
-  const int64_t width = SliceWidth(layer, id);
   const bool is_routed = id.value() < config.gate.num_experts;
   const bool is_moe = config.IsMoeLayer(layer.value());
-  const int64_t begin =
-      is_routed ? 0
-                : (id.value() - int64_t{config.gate.num_experts}) * config.moe_intermediate_size;
   const auto key = [&](Part routed, Part shared, Part dense) {
     return ParameterKey{is_routed ? routed : (is_moe ? shared : dense), layer.value(),
                         is_routed ? id.value() : -1};
   };
+  SliceKeys keys;
+  keys.gate = key(Part::kExpertGate, Part::kSharedGate, Part::kDenseGate);
+  keys.up = key(Part::kExpertUp, Part::kSharedUp, Part::kDenseUp);
+  keys.down = key(Part::kExpertDown, Part::kSharedDown, Part::kDenseDown);
+  if (!is_routed) {
+    keys.begin = (id.value() - int64_t{config.gate.num_experts}) * config.moe_intermediate_size;
+  }
+  return keys;
+}
+
+absl::StatusOr<ExpertWeights> Checkpoint::ExpertSlice(LayerId layer, ExpertId id) const {
+  const int64_t hidden = config_.model.hidden_size;
+  const SliceKeys keys = KeysOf(layer, id);
+  const int64_t end = keys.begin + SliceWidth(layer, id);
   ExpertWeights weights;
-  MOEBIUS_ASSIGN_OR_RETURN(
-      weights.gate, LoadBlock(key(Part::kExpertGate, Part::kSharedGate, Part::kDenseGate), begin,
-                              begin + width, 0, hidden));
-  MOEBIUS_ASSIGN_OR_RETURN(weights.up,
-                           LoadBlock(key(Part::kExpertUp, Part::kSharedUp, Part::kDenseUp), begin,
-                                     begin + width, 0, hidden));
-  MOEBIUS_ASSIGN_OR_RETURN(weights.down,
-                           LoadBlock(key(Part::kExpertDown, Part::kSharedDown, Part::kDenseDown), 0,
-                                     hidden, begin, begin + width));
+  MOEBIUS_ASSIGN_OR_RETURN(weights.gate, LoadBlock(keys.gate, {keys.begin, end, 0, hidden}));
+  MOEBIUS_ASSIGN_OR_RETURN(weights.up, LoadBlock(keys.up, {keys.begin, end, 0, hidden}));
+  MOEBIUS_ASSIGN_OR_RETURN(weights.down, LoadBlock(keys.down, {0, hidden, keys.begin, end}));
   return weights;
+}
+
+Checkpoint::SliceBlocks Checkpoint::BlocksOf(LayerId layer, ExpertId id) const {
+  const SliceKeys keys = KeysOf(layer, id);
+  Fp8Rows blocks;
+  blocks.block_rows = config_.model.quantization.block_rows;
+  blocks.block_columns = config_.model.quantization.block_columns;
+  SliceBlocks found;
+  if (Locate(keys.gate).scales != nullptr) {
+    found.gate_up = blocks;
+    found.gate_up->row_offset = keys.begin % blocks.block_rows;
+  }
+  if (Locate(keys.down).scales != nullptr) {
+    found.down = blocks;
+    found.down->column_offset = keys.begin % blocks.block_columns;
+  }
+  return found;
 }
 
 }  // namespace moebius

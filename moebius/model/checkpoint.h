@@ -4,18 +4,21 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "moebius/base/strong_id.h"
+#include "moebius/model/block_reader.h"
 #include "moebius/model/config_parser.h"
 #include "moebius/model/model_config.h"
 #include "moebius/model/parameters.h"
 #include "moebius/model/tensor_directory.h"
 #include "moebius/model/tokenizer.h"
 #include "moebius/tensor/buffer.h"
+#include "moebius/tensor/weight_rows.h"
 
 namespace moebius {
 
@@ -34,9 +37,9 @@ struct CheckpointOptions {
 /// One expert-sized piece of feed-forward weights. w is moe_intermediate_size, less in the last
 /// slice of a dense layer.
 struct ExpertWeights {
-  RowBatch<Bf16> gate;  // [w, hidden_size]
-  RowBatch<Bf16> up;    // [w, hidden_size]
-  RowBatch<Bf16> down;  // [hidden_size, w]
+  WeightMatrix gate;  // [w, hidden_size]
+  WeightMatrix up;    // [w, hidden_size], of the type of gate
+  WeightMatrix down;  // [hidden_size, w]
 };
 
 /// A model's folder, validated: configuration, tensor directory, parameters, constants and hashes.
@@ -66,11 +69,21 @@ class Checkpoint {
   absl::StatusOr<std::unique_ptr<Tokenizer>> MakeTokenizer() const;
 
   /// A parameter in bf16, [rows, cols]; a vector is one row. F16 and F32 are rounded to nearest
-  /// even where convert_to_bf16 allowed it; a parameter that keeps its fp32 is CHECKed against.
-  /// DATA_LOSS for a matrix of zeros and for a file that became shorter.
+  /// even where convert_to_bf16 allowed it; a parameter that keeps its fp32 or is stored in FP8 is
+  /// CHECKed against. DATA_LOSS for a matrix of zeros and for a file that became shorter.
   absl::StatusOr<RowBatch<Bf16>> LoadBf16(const ParameterKey& key) const;
-  /// A parameter as stored, widened exactly to fp32.
+  /// A parameter that rows are multiplied with: in FP8 where it is stored so, else as LoadBf16.
+  /// DATA_LOSS also for codes and scales that ReadFp8Block refuses.
+  absl::StatusOr<WeightMatrix> LoadWeights(const ParameterKey& key) const;
+  /// A parameter as stored, widened exactly to fp32; FP8 times its scale, rounded to fp32.
   absl::StatusOr<RowBatch<float>> LoadFloat(const ParameterKey& key) const;
+  /// The blocks that expert or slice `id` is stored in, as Fp8Rows says them, its rows and columns
+  /// left out; null members where gate and up, or down, are in bf16.
+  struct SliceBlocks {
+    std::optional<Fp8Rows> gate_up;
+    std::optional<Fp8Rows> down;
+  };
+  SliceBlocks BlocksOf(LayerId layer, ExpertId id) const;
 
   /// Expert `id` of a MoE layer, id in [0, E); or slice id - E of its shared experts, or of a dense
   /// layer, id from E upwards (NumSlices).
@@ -86,11 +99,11 @@ class Checkpoint {
  private:
   struct Source;  // where a parameter's bytes are
   Checkpoint() = default;
+  struct SliceKeys;  // the three parameters that an expert or slice is cut from, and where
   absl::Status ValidateTiedCopy() const;
   Source Locate(const ParameterKey& key) const;
-  absl::StatusOr<RowBatch<Bf16>> LoadBlock(const ParameterKey& key, int64_t row_begin,
-                                           int64_t row_end, int64_t col_begin,
-                                           int64_t col_end) const;
+  SliceKeys KeysOf(LayerId layer, ExpertId id) const;
+  absl::StatusOr<WeightMatrix> LoadBlock(const ParameterKey& key, const MatrixBlock& block) const;
 
   std::string folder_;
   CheckpointOptions options_;

@@ -12,6 +12,7 @@
 #include "moebius/model/field_reader.h"
 #include "moebius/model/file.h"
 #include "moebius/model/json.h"
+#include "moebius/model/quantization.h"
 
 namespace moebius {
 namespace {
@@ -50,13 +51,6 @@ std::string ParseArchitecture(FieldReader& reader, const FamilyEntry& entry) {
 
 /// Fields that change what a model computes, whatever its family, and that nothing here computes.
 void RefuseActiveFeatures(FieldReader& reader, const ModelConfig& config) {
-  if (const Json* quantization = reader.OptionalObject("quantization_config")) {
-    const Json* method = quantization->Find("quant_method");
-    reader.RefuseUnsupported("quantization_config",
-                             absl::StrCat("is present (quant_method ",
-                                          method == nullptr ? "unknown" : ShortText(*method),
-                                          "), only BF16, F16 and F32 weights are supported"));
-  }
   const std::string activation = reader.OptionalString("hidden_act").value_or("silu");
   if (activation != "silu") {
     reader.RefuseUnsupported("hidden_act", absl::StrCat("is \"", PrintableName(activation),
@@ -173,6 +167,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.num_layers = reader.RequiredInteger("num_hidden_layers", 1, kMaxLayers);
   config.max_positions = reader.RequiredInteger("max_position_embeddings", 1, kMaxPositions);
   config.tied_head = reader.OptionalBoolean("tie_word_embeddings", false);
+  config.quantization = ParseQuantization(reader);
   RefuseActiveFeatures(reader, config);
   ParseTokenIds(reader, config, source);
   // A refused size would only lead the family's rules astray.

@@ -32,7 +32,7 @@ struct GenerationDefaults {
 
 /// Parses config.json in either form that public checkpoints carry (rope_theta and rope_scaling, or
 /// rope_parameters). Pure; `source` starts every message. null means absent for optional fields.
-/// UNIMPLEMENTED for what this build does not run (an unknown model_type, quantization_config, an
+/// UNIMPLEMENTED for what this build does not run (an unknown model_type or quant_method, an
 /// active sliding_window, …), INVALID_ARGUMENT for what is absent, of a wrong type, or absurd;
 /// both with the field's name.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text,

@@ -62,6 +62,13 @@ struct AttentionConfig {
   std::optional<MlaConfig> mla;
 };
 
+/// FP8 with block scales: each block of so many rows and columns of a stored matrix has one scale.
+struct QuantizationConfig {
+  int64_t block_rows = 0;  // 0: config.json has no quantization_config
+  int64_t block_columns = 0;
+  bool is_present() const { return block_rows > 0; }
+};
+
 /// The facts of a checkpoint's config.json that computation needs, after validation.
 struct ModelConfig {
   Family family = Family::kDeepseekV3;
@@ -80,6 +87,7 @@ struct ModelConfig {
   int64_t num_shared_experts = 0;       // n: a merged FFN of n·I; 0 for none
   GateConfig gate;
   AttentionConfig attention;
+  QuantizationConfig quantization;
 
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;  // of generation_config.json, else config.json; ascending
@@ -104,7 +112,7 @@ struct NumericsConfig {
   int64_t slice_width = 0;         // moe_intermediate_size
   GroupFill group_fill = GroupFill::kNegativeInfinity;
   std::string attention_sum = "canonical";  // or "per-degree"
-  std::string dtype = "bf16";
+  std::string dtype = "bf16";               // "fp8" where any weight is F8_E4M3
   std::string numeric_class = "cpu";
 };
 

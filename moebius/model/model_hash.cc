@@ -42,6 +42,7 @@ absl::StatusOr<uint64_t> HashModel(const ModelConfig& config,
   std::vector<Sample> samples;
   for (const Parameter& parameter : parameters) {
     samples.push_back({directory.Find(parameter.name), 0});
+    if (parameter.is_fp8()) samples.push_back({directory.Find(parameter.scale_name), 0});
   }
   // Read in the order of the disk, combine in the order of the names.
   std::sort(samples.begin(), samples.end(), [](const Sample& a, const Sample& b) {

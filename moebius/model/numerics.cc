@@ -117,6 +117,10 @@ std::string CanonicalConfigText(const ModelConfig& config) {
   facts.Set("num_shared_experts", Json::Integer(config.num_shared_experts));
   facts.Set("gate", GateFacts(config.gate));
   facts.Set("attention", AttentionFacts(config.attention));
+  if (config.quantization.is_present()) {
+    facts.Set("weight_block_size", Json::Array({Json::Integer(config.quantization.block_rows),
+                                                Json::Integer(config.quantization.block_columns)}));
+  }
   if (config.bos_token_id.has_value()) {
     facts.Set("bos_token_id", Json::Integer(*config.bos_token_id));
   }

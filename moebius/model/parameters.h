@@ -68,6 +68,10 @@ struct Parameter {
   std::string name;            // of its tensor in the files
   std::vector<int64_t> shape;  // one or two dimensions
   bool keeps_float = false;    // gate and correction bias: never rounded below what is stored
+  /// The tensor of its scales where it is stored in F8_E4M3, as MatchParameters found it; else
+  /// empty.
+  std::string scale_name;
+  bool is_fp8() const { return !scale_name.empty(); }
 };
 
 /// Every parameter, in a fixed order (embedding, layers ascending, final norm, head). Pure.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,19 +43,31 @@ struct RandomCheckpointOptions {
   bool tied_head = false;
   bool byte_tokenizer = true;  // says so in moebius.json, where the vocabulary has 256 ids or more
   int64_t span = 128;          // beside it; 0: the default of all models
-  DType dtype = DType::kBF16;  // kBF16, kF16 or kF32; the correction bias is always fp32
-  int64_t num_shards = 0;      // as many as keep a file below 5 GB
+  /// kBF16, kF16, kF32, or kF8E4M3: matrices of attention and feed-forward networks in FP8 with
+  /// block scales, all others in bf16. The correction bias is always fp32.
+  DType dtype = DType::kBF16;
+  int64_t block_rows = 128;  // of FP8
+  int64_t block_columns = 128;
+  int64_t num_shards = 0;  // as many as keep a file below 5 GB
   uint64_t seed = 0;
 };
 
 /// The config.json of such a checkpoint, in the form with rope_theta. Pure.
 std::string RandomConfigText(const RandomCheckpointOptions& options);
+/// The generation_config.json beside it. Pure.
+std::string RandomGenerationText(const RandomCheckpointOptions& options);
 
 /// `count` stored elements of `parameter` from element `begin` on, in `dtype`: norms near 1, the
 /// rest roughly normal with deviation 1/sqrt(inputs), never zero. Depends on the seed, the tensor's
 /// name and the element alone. `out` has count * DTypeBytes(dtype) bytes. Pure.
 void FillRandomElements(const Parameter& parameter, DType dtype, uint64_t seed, uint64_t begin,
                         uint64_t count, absl::Span<uint8_t> out);
+
+/// Scales [rows, columns] of `parameter` in blocks, as FillRandomElements gives its codes for
+/// kF8E4M3: weights are then as those of other types. Depends on the seed and the tensor's name
+/// alone. Pure.
+std::vector<float> RandomScales(const Parameter& parameter, const QuantizationConfig& quantization,
+                                uint64_t seed);
 
 /// Called with bytes written so far and in all.
 using WriteProgress = std::function<void(uint64_t done, uint64_t total)>;

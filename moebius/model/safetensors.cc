@@ -36,7 +36,7 @@ constexpr std::array<FormatType, 18> kFormatTypes = {{
     {"U32", 4, DType::kUnspecified},
     {"U64", 8, DType::kUnspecified},
     {"BOOL", 1, DType::kUnspecified},
-    {"F8_E4M3", 1, DType::kUnspecified},
+    {"F8_E4M3", 1, DType::kF8E4M3},
     {"F8_E5M2", 1, DType::kUnspecified},
     {"F8_E8M0", 1, DType::kUnspecified},
     {"F8_E4M3FNUZ", 1, DType::kUnspecified},

@@ -123,7 +123,7 @@ absl::Status ParticipantProcess::ServeAdmin() {
 void ParticipantProcess::WriteMetrics(MetricWriter& writer) {
   const Greeting& own = options_.greeting;
   WriteProcessFacts({std::string(RoleName(own.role)), own.version, own.config_hash,
-                     own.numeric_class, "bf16", own.tier},
+                     own.numeric_class, options_.dtype, own.tier},
                     writer);
   if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
   options_.write_metrics(writer);

@@ -35,6 +35,8 @@ class ParticipantProcess {
     ServiceConfig config;
     Greeting greeting;
     FrameLimits limits;  // of the data plane
+    /// What the participant's matrices are in: the label of moebius_kernel_info.
+    std::string dtype = "bf16";
     /// The participant's own metrics, beside those of process, log, transport and HTTP port.
     std::function<void(MetricWriter&)> write_metrics;
     /// On the operators' port, with health and reflection; outlive the process's end.

@@ -14,6 +14,8 @@ size_t DTypeBytes(DType dtype) {
       return 4;
     case DType::kI64:
       return 8;
+    case DType::kF8E4M3:
+      return 1;
     case DType::kUnspecified:
       break;
   }
@@ -34,6 +36,8 @@ absl::string_view DTypeName(DType dtype) {
       return "I32";
     case DType::kI64:
       return "I64";
+    case DType::kF8E4M3:
+      return "F8_E4M3";
     case DType::kUnspecified:
       break;
   }

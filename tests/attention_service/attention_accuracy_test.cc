@@ -48,15 +48,16 @@ AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span) {
   const int64_t width = int64_t{model.facts.config.num_query_heads} * model.facts.config.v_head_dim;
   model.facts.hidden_size = width;
   for (AttentionLayerWeights& layer : model.layers) {
-    for (RowBatch<Bf16>* matrix : {&layer.q, &layer.k, &layer.v, &layer.q_a, &layer.kv_a}) {
+    for (RowBatch<Bf16>* matrix : {&layer.q.bf16(), &layer.k.bf16(), &layer.v.bf16(),
+                                   &layer.q_a.bf16(), &layer.kv_a.bf16()}) {
       if (matrix->num_rows() == 0) continue;
       *matrix = MakeRows(32 + static_cast<uint64_t>(matrix->num_rows()), matrix->num_rows(), width,
                          0.12f);
     }
-    layer.o.Reset(width, width);
+    layer.o.bf16().Reset(width, width);
     for (int64_t i = 0; i < width; ++i) {
-      std::fill_n(layer.o.rows().row(i), width, Bf16{});
-      layer.o.rows().row(i)[i] = ToBf16(1.0f);
+      std::fill_n(layer.o.bf16().rows().row(i), width, Bf16{});
+      layer.o.bf16().rows().row(i)[i] = ToBf16(1.0f);
     }
   }
   return model;

@@ -139,6 +139,8 @@ RowBatch<T> CopyOf(const RowBatch<T>& batch) {
   return copy;
 }
 
+WeightMatrix CopyOf(const WeightMatrix& matrix) { return CopyOf(matrix.bf16()); }
+
 }  // namespace
 
 std::vector<std::string> AttentionCaseNames() { return {"gqa", "mqa", "mha", "mla", "mla_yarn"}; }
@@ -177,11 +179,11 @@ std::unique_ptr<AttentionPipeline> MakePipeline(const AttentionCase& model, cons
                                  .q_norm = CopyOf(from.q_norm),
                                  .k_norm = CopyOf(from.k_norm),
                                  .q_a = CopyOf(from.q_a),
-                                 .q_a_norm = CopyOf(from.q_a_norm),
                                  .q_b = CopyOf(from.q_b),
                                  .kv_a = CopyOf(from.kv_a),
-                                 .kv_a_norm = CopyOf(from.kv_a_norm),
-                                 .kv_b = CopyOf(from.kv_b)};
+                                 .kv_b = CopyOf(from.kv_b),
+                                 .q_a_norm = CopyOf(from.q_a_norm),
+                                 .kv_a_norm = CopyOf(from.kv_a_norm)};
   };
   const KvLayout layout(model.facts, kernels.pair_order);
   const int64_t block_bytes = KvCache::BlockBytes(layout, model.facts.num_layers);

@@ -124,7 +124,7 @@ RowBatch<Bf16> AttendLatent(const AttentionCase& model, const ReferenceProjectio
   for (int64_t h = 0; h < config.num_query_heads; ++h) {
     RowBatch<Bf16> keys, values;
     ExpandByReference(model, h, latents, keys, values);
-    const Bf16Rows kv_b = model.layers[0].kv_b.rows();
+    const Bf16Rows kv_b = model.layers[0].kv_b.bf16().rows();
     const int64_t key_up = h * (mla.qk_nope_dim + dv);
     const int64_t value_up = key_up + mla.qk_nope_dim;
     const Bf16Rows queries =
@@ -169,7 +169,7 @@ void ExpandByReference(const AttentionCase& model, int64_t head, Bf16Rows latent
   const AttentionConfig& config = model.facts.config;
   const MlaConfig& mla = *config.mla;
   const int64_t begin = head * (mla.qk_nope_dim + config.v_head_dim);
-  const Bf16Rows kv_b = model.layers[0].kv_b.rows();
+  const Bf16Rows kv_b = model.layers[0].kv_b.bf16().rows();
   keys.Reset(latents.num_rows, config.qk_head_dim);
   values.Reset(latents.num_rows, config.v_head_dim);
   for (int64_t t = 0; t < latents.num_rows; ++t) {
@@ -191,9 +191,9 @@ ReferenceProjections ProjectByReference(const AttentionCase& model, Bf16Rows row
   const AttentionLayerWeights& weights = model.layers[0];
   ReferenceProjections projected;
   if (!config.mla.has_value()) {
-    projected.queries = Project(rows, weights.q, &weights.q_bias);
-    projected.keys = Project(rows, weights.k, &weights.k_bias);
-    projected.values = Project(rows, weights.v, &weights.v_bias);
+    projected.queries = Project(rows, weights.q.bf16(), &weights.q_bias);
+    projected.keys = Project(rows, weights.k.bf16(), &weights.k_bias);
+    projected.values = Project(rows, weights.v.bf16(), &weights.v_bias);
     Normalize(projected.queries.rows(), weights.q_norm, config.qk_norm_eps);
     Normalize(projected.keys.rows(), weights.k_norm, config.qk_norm_eps);
     RotateHeads(config, config.qk_head_dim, 0, projected.queries.rows());
@@ -202,16 +202,17 @@ ReferenceProjections ProjectByReference(const AttentionCase& model, Bf16Rows row
   }
   const MlaConfig& mla = *config.mla;
   if (mla.q_lora_rank > 0) {
-    RowBatch<Bf16> low = Project(rows, weights.q_a);
+    RowBatch<Bf16> low = Project(rows, weights.q_a.bf16());
     Normalize(low.rows(), weights.q_a_norm, mla.lora_norm_eps);
-    projected.queries = Project(low.rows(), weights.q_b);
+    projected.queries = Project(low.rows(), weights.q_b.bf16());
   } else {
-    projected.queries = Project(rows, weights.q);
+    projected.queries = Project(rows, weights.q.bf16());
   }
   RotateHeads(config, config.qk_head_dim, mla.qk_nope_dim, projected.queries.rows());
-  projected.keys = Project(rows, weights.kv_a);
-  const RowBatch<Bf16> latents = ProjectAndNormalize(
-      rows, weights.kv_a.rows().Slice(0, mla.kv_lora_rank), weights.kv_a_norm, mla.lora_norm_eps);
+  projected.keys = Project(rows, weights.kv_a.bf16());
+  const RowBatch<Bf16> latents =
+      ProjectAndNormalize(rows, weights.kv_a.bf16().rows().Slice(0, mla.kv_lora_rank),
+                          weights.kv_a_norm, mla.lora_norm_eps);
   for (int64_t r = 0; r < rows.num_rows; ++r) {
     std::copy_n(latents.rows().row(r), mla.kv_lora_rank, projected.keys.rows().row(r));
   }

@@ -237,11 +237,68 @@ TEST(ModelMakeTest, RefusesFlagsThatCannotBeRead) {
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.layers = "two"; })));
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.hidden = "0"; })));
   EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.seed = "-1"; })));
-  EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.dtype = "fp8"; })));
+  EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.dtype = "fp4"; })));
+  EXPECT_TRUE(IsUsageError(refusal([](auto& o) { o.weight_block = "128x128"; })));
+  for (const char* block : {"128", "x128", "128x", "0x16", "16x-1", "99999999x1"}) {
+    EXPECT_TRUE(IsUsageError(refusal([block](auto& o) {
+      o.dtype = "fp8";
+      o.weight_block = block;
+    }))) << block;
+  }
   // Sizes that contradict each other are the configuration's to refuse, by field.
   const absl::Status contradiction = refusal([](auto& o) { o.top_k = "9"; });
   EXPECT_TRUE(IsUsageError(contradiction));
   EXPECT_THAT(std::string(contradiction.message()), HasSubstr("num_experts_per_tok is 9"));
+}
+
+// A folder that `moebius model make` wrote in FP8.
+void MakeFp8(const std::string& folder) {
+  ModelMakeOptions options;
+  options.out = folder;
+  options.dtype = "fp8";
+  options.weight_block = "48x40";
+  options.quiet = true;
+  const absl::Status made = RunModelMake(options);
+  ASSERT_TRUE(made.ok()) << made;
+}
+
+TEST(ModelInspectTest, ShowsFp8WithItsBlocksAndBytes) {
+  const TemporaryFolder folder;
+  MakeFp8(folder.File("m"));
+  const auto checkpoint = Checkpoint::Open(folder.File("m"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto inspection = InspectModel(**checkpoint, {});
+  ASSERT_TRUE(inspection.ok()) << inspection.status();
+  ASSERT_EQ(inspection->types.size(), 3u);
+  EXPECT_THAT(FormatInspection(*inspection), HasSubstr("F8_E4M3 "));
+  // An expert of width 32 and hidden size 64: codes, and 1 × 2 or 2 × 1 scales for each matrix.
+  EXPECT_EQ(inspection->expert_stored_bytes, 3 * 32 * 64 + 3 * 2 * 4);
+  EXPECT_THAT(FormatInspection(*inspection), HasSubstr(" in blocks of 48 × 40"));
+  const auto json = Json::Parse(FormatInspectionJson(*inspection), "test");
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(json->Find("weight_block_size")->elements()[1].integer(), 40);
+  EXPECT_EQ(json->Find("numerics")->Find("dtype")->string(), "fp8");
+}
+
+TEST(ModelVerifyTest, CountsFp8CodesAndScalesThatAreNone) {
+  const TemporaryFolder folder;
+  MakeFp8(folder.File("m"));
+  EXPECT_THAT(VerifyModel(folder.File("m"))->faults, IsEmpty());
+  const std::string file = folder.File("m") + "/model.safetensors";
+  const auto checkpoint = Checkpoint::Open(folder.File("m"));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::string name = "model.layers.1.mlp.experts.0.up_proj.weight";
+  std::string bytes = ReadFileBytes(file);
+  const auto offset = [&](const std::string& tensor) {
+    return (*checkpoint)->directory().Find(tensor)->info->file_offset;
+  };
+  bytes[offset(name) + 3] = '\x7F';
+  bytes[offset(name) + 9] = '\xFF';
+  bytes[offset(name + "_scale_inv") + 3] |= '\x80';  // negative
+  WriteFile(file, bytes);
+  EXPECT_THAT(VerifyModel(folder.File("m"))->faults,
+              ElementsAre(HasSubstr(name + " has 2 values that are NaN or infinite"),
+                          HasSubstr(name + "_scale_inv has 1 scales that are no positive number")));
 }
 
 TEST(ModelInspectTest, RefusesADtypeThatItDoesNotKnow) {

@@ -105,11 +105,12 @@ std::vector<Bf16> ReferenceExpert(const Checkpoint& checkpoint, LayerId layer, E
   const ExpertWeights weights = *checkpoint.ExpertSlice(layer, id);
   std::vector<Bf16> product, out;
   for (int64_t i = 0; i < weights.gate.num_rows(); ++i) {
-    product.push_back(reference::SwiGlu(reference::BlockSum(row, weights.gate.rows().span(i), 0),
-                                        reference::BlockSum(row, weights.up.rows().span(i), 0)));
+    product.push_back(
+        reference::SwiGlu(reference::BlockSum(row, weights.gate.rows().bf16.span(i), 0),
+                          reference::BlockSum(row, weights.up.rows().bf16.span(i), 0)));
   }
   for (int64_t h = 0; h < weights.down.num_rows(); ++h) {
-    out.push_back(ToBf16(reference::BlockSum(product, weights.down.rows().span(h), 0)));
+    out.push_back(ToBf16(reference::BlockSum(product, weights.down.rows().bf16.span(h), 0)));
   }
   return out;
 }

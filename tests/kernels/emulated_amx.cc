@@ -3,7 +3,9 @@
 #include <cstring>
 
 #include "moebius/base/check.h"
+#include "moebius/kernels/cpu/fp8_tile_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
+#include "moebius/kernels/cpu/tiers.h"
 #include "moebius/kernels/cpu/tile_block_sum.h"
 #include "moebius/kernels/math.h"
 #include "moebius/tensor/bf16.h"
@@ -100,6 +102,11 @@ void BlockSum(const BlockSumCall& call) {
   RunTileBlockSum<EmulatedVector, EmulatedUnit>(call);
 }
 
+void Fp8BlockSum(const Fp8BlockSumCall& call) {
+  CountExecution(&executed);
+  RunFp8TileBlockSum<EmulatedVector, EmulatedUnit>(call);
+}
+
 void FloatBlockSum(const FloatBlockSumCall& call) {
   CountExecution(&executed);
   RunFloatBlockSum<WideTiles<FloatWeights<EmulatedVector>>>(call);
@@ -109,6 +116,9 @@ Kernels MakeAmx() {
   Kernels kernels;
   kernels.prepare_rows = CopyRowBlocks;
   kernels.block_sum = BlockSum;
+  kernels.fp8_block_sum = Fp8BlockSum;
+  kernels.decode_fp8 = DecodeFp8Portable;
+  kernels.decode_name = "portable";
   kernels.widen_rows = WidenRowBlocks<EmulatedVector>;
   kernels.float_block_sum = FloatBlockSum;
   kernels.accumulate_scaled = AccumulateScaledRow<EmulatedVector>;

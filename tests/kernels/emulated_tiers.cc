@@ -3,7 +3,9 @@
 
 #include <cstdint>
 
+#include "moebius/kernels/cpu/fp8_block_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
+#include "moebius/kernels/cpu/tiers.h"
 #include "tests/kernels/emulated_vector.h"
 
 namespace moebius {
@@ -17,6 +19,16 @@ uint64_t executed_dots = 0;
 void BlockSum(const BlockSumCall& call) {
   CountExecution(&executed);
   RunBlockSum<V, WideTiles<PairWeights<V>>, float, kBlockDepth>(call);
+}
+
+void Fp8BlockSum(const Fp8BlockSumCall& call) {
+  CountExecution(&executed);
+  RunFp8BlockSumByTiles<V, WideTiles<PairWeights<V>>, float, kBlockDepth>(call);
+}
+
+void Fp8BlockSumByDots(const Fp8BlockSumCall& call) {
+  CountExecution(&executed_dots);
+  RunFp8BlockSumByTiles<V, DotTiles<V>, uint32_t, kBlockDepth / 2>(call);
 }
 
 void FloatBlockSum(const FloatBlockSumCall& call) {
@@ -38,6 +50,9 @@ Kernels MakeAvx512() {
   Kernels kernels;
   kernels.prepare_rows = WidenRowBlocks<V>;
   kernels.block_sum = BlockSum;
+  kernels.fp8_block_sum = Fp8BlockSum;
+  kernels.decode_fp8 = DecodeFp8Portable;
+  kernels.decode_name = "portable";
   kernels.widen_rows = WidenRowBlocks<V>;
   kernels.float_block_sum = FloatBlockSum;
   kernels.accumulate_scaled = AccumulateScaledRow<V>;
@@ -52,6 +67,7 @@ Kernels MakeAvx512Bf16() {
   Kernels kernels = MakeAvx512();
   kernels.prepare_rows = PairRowBlocks<V>;
   kernels.block_sum = BlockSumByDots;
+  kernels.fp8_block_sum = Fp8BlockSumByDots;
   kernels.float_block_sum = FloatBlockSumBesideDots;
   kernels.executed = &executed_dots;
   kernels.tier = Tier::kAvx512Bf16;

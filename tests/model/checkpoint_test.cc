@@ -106,9 +106,9 @@ TEST(CheckpointTest, CutsADenseLayerIntoSlicesThatCoverItOnce) {
       EXPECT_EQ(weights->down.width(), width);
       for (int64_t i = 0; i < width; ++i) {
         for (int64_t h = 0; h < hidden; ++h) {
-          ASSERT_EQ(weights->gate.rows().row(i)[h],
+          ASSERT_EQ(weights->gate.rows().bf16.row(i)[h],
                     gate[static_cast<size_t>((begin + i) * hidden + h)]);
-          ASSERT_EQ(weights->down.rows().row(h)[i],
+          ASSERT_EQ(weights->down.rows().bf16.row(h)[i],
                     down[static_cast<size_t>(h * total + begin + i)]);
         }
       }
@@ -127,10 +127,11 @@ TEST(CheckpointTest, GivesEachRoutedExpertItsOwnWeights) {
     const std::string prefix =
         absl::StrCat("model.layers.1.block_sparse_moe.experts.", expert, ".");
     // Mixtral's w1 gates, w3 goes up, w2 comes down.
-    EXPECT_EQ(weights->gate.rows().row(3)[5],
+    EXPECT_EQ(weights->gate.rows().bf16.row(3)[5],
               Stored(*checkpoint, prefix + "w1.weight")[3 * 64 + 5]);
-    EXPECT_EQ(weights->up.rows().row(3)[5], Stored(*checkpoint, prefix + "w3.weight")[3 * 64 + 5]);
-    EXPECT_EQ(weights->down.rows().row(3)[5],
+    EXPECT_EQ(weights->up.rows().bf16.row(3)[5],
+              Stored(*checkpoint, prefix + "w3.weight")[3 * 64 + 5]);
+    EXPECT_EQ(weights->down.rows().bf16.row(3)[5],
               Stored(*checkpoint, prefix + "w2.weight")[3 * 80 + 5]);
   }
 }

@@ -142,20 +142,21 @@ TEST(ParametersTest, ExpertsUnderAnotherFamilysNamesAreRefused) {
               HasSubstr("8 tensors are no parameter: model.layers.0.mlp.experts.0.w1.weight"));
 }
 
-TEST(ParametersTest, QuantisedWeightsAreRefusedByName) {
-  EXPECT_THAT(Refusal([](auto& tensors) {
-                tensors.push_back(
-                    Filled("model.layers.0.self_attn.q_proj.weight_scale_inv", {1, 1}, "F32"));
-              }),
-              HasSubstr("quantised weights are not supported: "
-                        "model.layers.0.self_attn.q_proj.weight_scale_inv F32 [1, 1]"));
+TEST(ParametersTest, OtherQuantisedWeightsAreRefusedByName) {
+  EXPECT_THAT(
+      Refusal([](auto& tensors) {
+        tensors.push_back(Filled("model.layers.0.self_attn.q_proj.weight_scale", {1, 1}, "F32"));
+      }),
+      HasSubstr("quantised weights are not supported: "
+                "model.layers.0.self_attn.q_proj.weight_scale F32 [1, 1]"));
   EXPECT_THAT(
       Refusal([](auto& tensors) {
         MiniTensor& tensor = Named(tensors, "model.layers.0.self_attn.q_proj.weight");
-        tensor.dtype = "F8_E4M3";
+        tensor.dtype = "F8_E5M2";
         tensor.bytes.resize(tensor.bytes.size() / 2);
       }),
-      HasSubstr("model.layers.0.self_attn.q_proj.weight is F8_E4M3, only BF16, F16 and F32"));
+      HasSubstr(
+          "model.layers.0.self_attn.q_proj.weight is F8_E5M2, only BF16, F16, F32 and F8_E4M3"));
 }
 
 TEST(ParametersTest, WiderTypesNeedAnExplicitWish) {

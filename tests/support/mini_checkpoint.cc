@@ -13,6 +13,7 @@
 #include "moebius/base/check.h"
 #include "moebius/model/config_parser.h"
 #include "moebius/model/parameters.h"
+#include "moebius/model/quantization.h"
 #include "moebius/model/random_checkpoint.h"
 #include "moebius/tensor/bf16.h"
 
@@ -41,14 +42,17 @@ std::vector<MiniTensor> RandomTensors(const MiniCheckpoint& mini) {
   if (!config.ok()) std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
   MOEBIUS_CHECK(config.ok());
   std::vector<MiniTensor> tensors;
+  const bool is_fp8 = mini.dtype == "F8_E4M3";
   for (const Parameter& parameter : ExpectedParameters(*config)) {
     MiniTensor tensor;
     tensor.name = parameter.name;
     tensor.shape = parameter.shape;
     tensor.dtype = parameter.key.part == Part::kCorrectionBias ? "F32" : mini.dtype;
-    const DType dtype = tensor.dtype == "F32"   ? DType::kF32
-                        : tensor.dtype == "F16" ? DType::kF16
-                                                : DType::kBF16;
+    const DType dtype = tensor.dtype == "F32"                    ? DType::kF32
+                        : tensor.dtype == "F16"                  ? DType::kF16
+                        : is_fp8 && MayBeFp8(parameter.key.part) ? DType::kF8E4M3
+                                                                 : DType::kBF16;
+    tensor.dtype = std::string(DTypeName(dtype));
     uint64_t count = 1;
     for (const int64_t size : parameter.shape) count *= static_cast<uint64_t>(size);
     tensor.bytes.resize(count * DTypeBytes(dtype));
@@ -56,6 +60,13 @@ std::vector<MiniTensor> RandomTensors(const MiniCheckpoint& mini) {
         parameter, dtype, mini.seed, 0, count,
         absl::MakeSpan(reinterpret_cast<uint8_t*>(tensor.bytes.data()), tensor.bytes.size()));
     tensors.push_back(std::move(tensor));
+    if (dtype != DType::kF8E4M3) continue;
+    MiniTensor scales;
+    scales.name = ScaleName(parameter.name);
+    scales.dtype = "F32";
+    scales.shape = ScaleShape(config->quantization, parameter.shape);
+    scales.bytes = EncodeElements(RandomScales(parameter, config->quantization, mini.seed), "F32");
+    tensors.push_back(std::move(scales));
   }
   return tensors;
 }

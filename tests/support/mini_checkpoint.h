@@ -43,7 +43,8 @@ struct MiniCheckpoint {
   Json generation;             // generation_config.json; null: none is written
   Json settings;               // moebius.json; null: none is written
   int num_shards = 2;          // 1: model.safetensors
-  std::string dtype = "BF16";  // of all but the correction bias
+  std::string dtype = "BF16";  // of all but the correction bias; F8_E4M3: of what may be in FP8,
+                               // where the configuration has blocks
   uint64_t seed = 0;
   bool parse_config = true;  // false: tensors are those of the original configuration
   std::function<void(std::vector<MiniTensor>&)> edit_tensors;

@@ -14,9 +14,10 @@ struct Row {
 };
 
 constexpr Row kTable[] = {
-    {DType::kUnspecified, 0, 0, "?"}, {DType::kBF16, 1, 2, "BF16"}, {DType::kF16, 2, 2, "F16"},
-    {DType::kF32, 3, 4, "F32"},       {DType::kI32, 4, 4, "I32"},   {DType::kI16, 5, 2, "I16"},
-    {DType::kI64, 6, 8, "I64"},
+    {DType::kUnspecified, 0, 0, "?"}, {DType::kBF16, 1, 2, "BF16"},
+    {DType::kF16, 2, 2, "F16"},       {DType::kF32, 3, 4, "F32"},
+    {DType::kI32, 4, 4, "I32"},       {DType::kI16, 5, 2, "I16"},
+    {DType::kI64, 6, 8, "I64"},       {DType::kF8E4M3, 128, 1, "F8_E4M3"},
 };
 
 TEST(DTypeTest, HasItsSizeNameAndWireValue) {

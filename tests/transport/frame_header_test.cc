@@ -144,6 +144,7 @@ TEST(FrameHeaderTest, RefusesEveryHostileFieldByName) {
       {"width beyond the limit", [](auto& h) { h.row_width = kMax32; }, "row_width"},
       {"no dtype", [](auto& h) { h.dtype = DType::kUnspecified; }, "no dtype"},
       {"unknown dtype", [](auto& h) { h.dtype = static_cast<DType>(200); }, "dtype 200"},
+      {"dtype of files", [](auto& h) { h.dtype = DType::kF8E4M3; }, "dtype 128"},
       {"layer -1", [](auto& h) { h.layer = kMax32; }, "layer is 4294967295"},
       {"layer L", [](auto& h) { h.layer = 61; }, "layer is 61, the limit is 60"},
       {"round", [](auto& h) { h.round = 16; }, "round is 16"},

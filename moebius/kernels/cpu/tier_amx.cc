@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The AMX tier: as the AVX-512 tier with -mamx-tile and -mamx-bf16; its block sum uses the tiles
 // for any number of rows. Called only where Linux has granted the tiles' state (tile_state.h).
+#include "moebius/kernels/cpu/fp8_tile_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tiers.h"
 #include "moebius/kernels/cpu/tile_block_sum.h"
@@ -19,6 +20,11 @@ void BlockSum(const BlockSumCall& call) {
   RunTileBlockSum<Vector, AmxUnit>(call);
 }
 
+void Fp8BlockSum(const Fp8BlockSumCall& call) {
+  CountExecution(&executed);
+  RunFp8TileBlockSum<Vector, AmxUnit>(call);
+}
+
 void FloatBlockSum(const FloatBlockSumCall& call) {
   CountExecution(&executed);
   RunFloatBlockSum<WideTiles<FloatWeights<Vector>>>(call);
@@ -29,6 +35,7 @@ void FloatBlockSum(const FloatBlockSumCall& call) {
 const TierKernels kAmxKernels = {
     .prepare_rows = CopyRowBlocks,
     .block_sum = BlockSum,
+    .fp8_block_sum = Fp8BlockSum,
     .widen_rows = WidenRowBlocks<Vector>,
     .float_block_sum = FloatBlockSum,
     .accumulate_scaled = AccumulateScaledRow<Vector>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The AVX2 tier: compiled with -mavx2 -mfma, called only where the CPU has both.
+#include "moebius/kernels/cpu/fp8_block_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tiers.h"
 #include "moebius/kernels/cpu/vector_avx2.h"
@@ -16,6 +17,11 @@ void BlockSum(const BlockSumCall& call) {
   RunBlockSum<Vector, NarrowTiles<PairWeights<Vector>>, float, kBlockDepth>(call);
 }
 
+void Fp8BlockSum(const Fp8BlockSumCall& call) {
+  CountExecution(&executed);
+  RunFp8BlockSumByTiles<Vector, NarrowTiles<PairWeights<Vector>>, float, kBlockDepth>(call);
+}
+
 void FloatBlockSum(const FloatBlockSumCall& call) {
   CountExecution(&executed);
   RunFloatBlockSum<NarrowTiles<FloatWeights<Vector>>>(call);
@@ -26,6 +32,7 @@ void FloatBlockSum(const FloatBlockSumCall& call) {
 const TierKernels kAvx2Kernels = {
     .prepare_rows = WidenRowBlocks<Vector>,
     .block_sum = BlockSum,
+    .fp8_block_sum = Fp8BlockSum,
     .widen_rows = WidenRowBlocks<Vector>,
     .float_block_sum = FloatBlockSum,
     .accumulate_scaled = AccumulateScaledRow<Vector>,

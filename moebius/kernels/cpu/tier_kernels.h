@@ -107,6 +107,18 @@ MOEBIUS_ALWAYS_INLINE void FinishRow(const BlockSumCall& call, int64_t row, int6
   CopyColumns(static_cast<uint16_t*>(call.out) + offset, rounded, count);
 }
 
+/// The sums of a panel's `count` outputs from `column` on, before any is added: +0, or what
+/// accumulates.
+MOEBIUS_ALWAYS_INLINE void StartSums(const BlockSumCall& call, int64_t column, int64_t count,
+                                     float* sums) {
+  __builtin_memset(sums, 0, static_cast<uint64_t>(call.num_rows) * kPanelColumns * sizeof(float));
+  if (call.epilogue != Epilogue::kAccumulate) return;
+  for (int64_t r = 0; r < call.num_rows; ++r) {
+    CopyColumns(sums + r * kPanelColumns,
+                static_cast<const float*>(call.out) + r * call.out_stride + column, count);
+  }
+}
+
 template <class V, class Tiles, class RowWord, int row_words>
 void RunBlockSum(const BlockSumCall& call) {
   alignas(64) float sums[kMaxKernelRows * kPanelColumns];
@@ -116,13 +128,7 @@ void RunBlockSum(const BlockSumCall& call) {
     const int64_t column = p * width;
     const int64_t left = call.num_columns - column;
     const int64_t count = left < width ? left : width;
-    __builtin_memset(sums, 0, static_cast<uint64_t>(call.num_rows) * kPanelColumns * sizeof(float));
-    if (call.epilogue == Epilogue::kAccumulate) {
-      for (int64_t r = 0; r < call.num_rows; ++r) {
-        CopyColumns(sums + r * kPanelColumns,
-                    static_cast<const float*>(call.out) + r * call.out_stride + column, count);
-      }
-    }
+    StartSums(call, column, count, sums);
     AddPanel<Tiles, RowWord, row_words>(
         static_cast<const RowWord*>(call.prepared_rows), call.num_rows, call.num_blocks,
         call.panels + p * call.num_blocks * kPanelBlockSize, is_memory_bound, sums);

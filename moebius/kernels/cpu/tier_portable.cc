@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable tier: the x86-64 baseline, exact without fused multiply-add.
+#include "moebius/kernels/cpu/fp8_block_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tiers.h"
 #include "moebius/kernels/cpu/vector_portable.h"
@@ -16,6 +17,11 @@ void BlockSum(const BlockSumCall& call) {
   RunBlockSum<Vector, PortableTiles<PairWeights<Vector>>, float, kBlockDepth>(call);
 }
 
+void Fp8BlockSum(const Fp8BlockSumCall& call) {
+  CountExecution(&executed);
+  RunFp8BlockSumByTiles<Vector, PortableTiles<PairWeights<Vector>>, float, kBlockDepth>(call);
+}
+
 void FloatBlockSum(const FloatBlockSumCall& call) {
   CountExecution(&executed);
   RunFloatBlockSum<PortableTiles<FloatWeights<Vector>>>(call);
@@ -26,6 +32,7 @@ void FloatBlockSum(const FloatBlockSumCall& call) {
 const TierKernels kPortableKernels = {
     .prepare_rows = WidenRowBlocks<Vector>,
     .block_sum = BlockSum,
+    .fp8_block_sum = Fp8BlockSum,
     .widen_rows = WidenRowBlocks<Vector>,
     .float_block_sum = FloatBlockSum,
     .accumulate_scaled = AccumulateScaledRow<Vector>,

@@ -61,6 +61,25 @@ struct RowTiles {
   }
 };
 
+template <class Unit>
+MOEBIUS_ALWAYS_INLINE void ConfigureTiles(int64_t tile_rows) {
+  TileConfig config;
+  for (int tile = 0; tile < kNumTiles; ++tile) {
+    config.row_bytes[tile] = kTileRowBytes;
+    config.num_rows[tile] =
+        static_cast<uint8_t>(tile < kFirstWeightTile ? tile_rows : kBlockDepth / 2);
+  }
+  Unit::Configure(config);
+}
+
+/// A panel's block into the weight tiles.
+template <class Unit>
+MOEBIUS_ALWAYS_INLINE void LoadTileWeights(const uint16_t* block) {
+  constexpr int64_t kStrideBytes = kPairRowSize * int64_t{sizeof(uint16_t)};
+  Unit::template Load<6>(block, kStrideBytes);
+  Unit::template Load<7>(block + kRightHalf, kStrideBytes);
+}
+
 /// Rows as they are, 32 bf16 values per block.
 MOEBIUS_ALWAYS_INLINE void CopyRowBlocks(const PrepareRowsCall& call) {
   uint16_t* const prepared = static_cast<uint16_t*>(call.prepared);
@@ -88,13 +107,7 @@ class TileBlockSum {
         prefetches_(call.num_panels * call.num_blocks >= kPrefetchMinBlocks) {}
 
   void Run() {
-    TileConfig config;
-    for (int tile = 0; tile < kNumTiles; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
-      config.num_rows[tile] =
-          static_cast<uint8_t>(tile < kFirstWeightTile ? tiles_.tile_rows : kBlockDepth / 2);
-    }
-    Unit::Configure(config);
+    ConfigureTiles<Unit>(tiles_.tile_rows);
     for (int64_t panel = 0; panel < call_.num_panels; ++panel) {
       if (accumulates_) CopyFormerSums(panel);
       int64_t tile = 0;
@@ -127,7 +140,7 @@ class TileBlockSum {
     for (int64_t block = 0; block < call_.num_blocks; ++block) {
       ahead.Fetch(weights);
       Unit::template Load<4>(top, kTileRowBytes);
-      LoadWeights(weights);
+      LoadTileWeights<Unit>(weights);
       Unit::template AddBlock<0, 4, 6>();
       Unit::template AddBlock<1, 4, 7>();
       Unit::template Load<5>(bottom, kTileRowBytes);
@@ -151,19 +164,13 @@ class TileBlockSum {
     for (int64_t block = 0; block < call_.num_blocks; ++block) {
       ahead.Fetch(weights);
       Unit::template Load<4>(rows, kTileRowBytes);
-      LoadWeights(weights);
+      LoadTileWeights<Unit>(weights);
       Unit::template AddBlock<0, 4, 6>();
       Unit::template AddBlock<1, 4, 7>();
       rows += step;
       weights += kPanelBlockSize;
     }
     Finish<0>(tiles_.Begin(tile), panel);
-  }
-
-  MOEBIUS_ALWAYS_INLINE static void LoadWeights(const uint16_t* block) {
-    constexpr int64_t kStrideBytes = kPairRowSize * int64_t{sizeof(uint16_t)};
-    Unit::template Load<6>(block, kStrideBytes);
-    Unit::template Load<7>(block + kRightHalf, kStrideBytes);
   }
 
   // Sums of the rows from `begin` on in the tiles sums and sums + 1: +0, or what accumulates.

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "moebius/base/check.h"
 #include "moebius/kernels/math.h"
@@ -45,6 +46,19 @@ float BlockSum(absl::Span<const Bf16> a, absl::Span<const Bf16> w, float c) {
 
 float BlockSum(absl::Span<const Bf16> a, absl::Span<const float> w, float c) {
   return BlockSumOf(a, w, c);
+}
+
+float Fp8BlockSum(absl::Span<const Bf16> a, const Fp8Rows& w, int64_t row, float c) {
+  const int64_t depth = w.codes.width;
+  for (int64_t begin = 0, end = 0; begin < depth; begin = end) {
+    const int64_t left_of_block = w.block_columns - (w.column_offset + begin) % w.block_columns;
+    end = std::min(depth, begin + left_of_block);
+    std::vector<Bf16> values;
+    for (int64_t k = begin; k < end; ++k) values.push_back(Fp8ToBf16(w.codes.row(row)[k]));
+    const float sum = BlockSum(a.subspan(static_cast<size_t>(begin), values.size()), values, 0.0f);
+    c = FusedMultiplyAdd(w.scale(row, begin), sum, c);
+  }
+  return c;
 }
 
 Bf16 SwiGlu(float gate, float up) { return ToBf16((gate * Sigmoid(gate)) * up); }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "absl/types/span.h"
 
 #include "moebius/tensor/bf16.h"
+#include "moebius/tensor/fp8.h"
 
 /// Slow scalar statements of the kernels, read beside docs/numerics.md: the oracles of the tests.
 namespace moebius::reference {
@@ -15,6 +18,10 @@ float BlockSum(absl::Span<const Bf16> a, absl::Span<const Bf16> w, float c);
 
 /// The same with fp32 weights.
 float BlockSum(absl::Span<const Bf16> a, absl::Span<const float> w, float c);
+
+/// C + Σ a·w with row `row` of FP8 weights: for each run of K that shares a scale, ascending, the
+/// block sum of the codes' values from +0, padded for itself; then C = fma(scale, sum, C).
+float Fp8BlockSum(absl::Span<const Bf16> a, const Fp8Rows& w, int64_t row, float c);
 
 /// (g · sigmoid(g)) · u, rounded to bf16.
 Bf16 SwiGlu(float gate, float up);

@@ -82,7 +82,8 @@ absl::Status CheckShape(const FrameHeader& header, const FrameLimits& limits) {
                   kMessageAlignment);
   }
   const uint64_t element_bytes = DTypeBytes(header.dtype);
-  if (element_bytes == 0 && header.dtype != DType::kUnspecified) {
+  const bool is_of_files_only = header.dtype == DType::kF8E4M3;
+  if (is_of_files_only || (element_bytes == 0 && header.dtype != DType::kUnspecified)) {
     return Refuse("dtype ", static_cast<int>(header.dtype), " is unknown");
   }
   if (header.num_rows > 0 && (element_bytes == 0 || header.row_width == 0)) {
