@@ -18,6 +18,8 @@ namespace moebius {
 namespace {
 
 constexpr absl::string_view kScheme = "Bearer ";
+// Above what any call may cost; sums of them stay far from 2^63.
+constexpr int64_t kMaxCharge = int64_t{1} << 32;
 
 uint64_t ContentOf(const std::vector<ClientEntry>& entries) {
   const std::string text = FormatClientList(entries);
@@ -77,6 +79,7 @@ struct ClientGate::Client {
 
   void Charge(int64_t tokens) MOEBIUS_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    tokens = std::clamp<int64_t>(tokens, 0, kMaxCharge);
     level_ -= static_cast<double>(tokens);
     tokens_ += tokens;
   }

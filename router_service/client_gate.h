@@ -25,6 +25,7 @@ namespace moebius {
 class ClientPass {
  public:
   virtual ~ClientPass() = default;
+  /// From 0 to 2^32; what is outside counts as the nearest of them.
   virtual void Charge(int64_t tokens) = 0;
   virtual const std::string& client() const = 0;
 };

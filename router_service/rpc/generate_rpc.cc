@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/check.h"
+#include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "moebius/rpc/unary_call.h"
 #include "moebius/wire/api/router_codec.h"
@@ -21,13 +22,16 @@ namespace pb = ::moebius::api::router::v1;
 // Tokens that count where max_tokens is absent or out of range; either is settled at admission.
 constexpr int64_t kUnsetMaxTokens = 256;
 constexpr int64_t kMostTokens = int64_t{1} << 24;
+constexpr absl::string_view kSeveralKeys = "several";  // of no form that has a key
 
 }  // namespace
 
 absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context) {
-  const auto found = context.client_metadata().find("authorization");
-  if (found == context.client_metadata().end()) return "";
-  return absl::string_view(found->second.data(), found->second.size());
+  const auto [first, end] = context.client_metadata().equal_range("authorization");
+  if (first == end) return "";
+  // Who stands between may have added one of his own: neither is taken for the caller's.
+  if (std::next(first) != end) return kSeveralKeys;
+  return absl::string_view(first->second.data(), first->second.size());
 }
 
 std::string TraceparentOf(const grpc::CallbackServerContext& context) {
@@ -49,6 +53,7 @@ GenerateCall* GenerateCall::Start(GenerateCalls& calls, grpc::CallbackServerCont
   auto call = std::make_shared<GenerateCall>(calls, context, request);
   call->self_ = call;
   if (calls.num_calls.fetch_add(1) < calls.max_calls) {
+    if (calls.watch != nullptr) calls.watch->Add(call);
     call->Schedule();
   } else {
     const absl::Status refusal =
@@ -73,7 +78,7 @@ void GenerateCall::TakeTurn() {
   // First: word that comes from here on asks for another turn.
   is_scheduled_.store(false);
   MutexLock lock(mutex_);
-  if (is_finished_ || is_writing_) return;
+  if (is_finished_ || is_writing_ || is_stalled_) return;
   if (is_cancelled_) return FinishOnce(absl::CancelledError("the caller has gone"));
   if (stream_ == nullptr) Submit();
   if (!is_finished_) WriteNext();
@@ -112,6 +117,7 @@ void GenerateCall::WriteNext() {
     if (pass_ != nullptr) pass_->Charge(static_cast<int64_t>(event->token_ids.size()));
     if (event->finished) response_.set_config_hash(calls_.front.model_info().config_hash);
     is_writing_ = true;
+    write_begun_at_ = Clock::Monotonic().Now();
     StartWrite(&response_);
   } else if (stream_->ended()) {
     FinishOnce(stream_->status());
@@ -123,6 +129,24 @@ void GenerateCall::OnWriteDone(bool ok) {
     MutexLock lock(mutex_);
     is_writing_ = false;
     if (!ok) is_cancelled_ = true;
+  }
+  Schedule();
+}
+
+void GenerateCall::EndIfStalled(absl::Duration now, absl::Duration max_wait) {
+  {
+    MutexLock lock(mutex_);
+    if (!is_writing_ || is_finished_ || now - write_begun_at_ <= max_wait) return;
+    is_stalled_ = true;
+  }
+  // Not under the lock: gRPC may run OnCancel here. The context is there: gRPC's OnDone comes after
+  // Finish, which waits for is_stalled_.
+  context_->TryCancel();
+  {
+    MutexLock lock(mutex_);
+    is_stalled_ = false;
+    is_cancelled_ = true;
+    if (stream_ != nullptr) stream_->Cancel();
   }
   Schedule();
 }

@@ -17,6 +17,7 @@
 #include "proto/moebius/api/router/v1/router.pb.h"
 #include "router_service/client_gate.h"
 #include "router_service/front.h"
+#include "router_service/rpc/call_watch.h"
 
 namespace moebius {
 
@@ -24,12 +25,15 @@ namespace moebius {
 inline constexpr absl::Duration kGenerateAllowance = absl::Seconds(60);
 inline constexpr absl::Duration kGenerateAllowancePerToken = absl::Seconds(1);
 
+class CallWatch;
+
 /// What all Generate calls of a router share.
 struct GenerateCalls {
   RouterFront& front;
   WorkerPool& pool;  // its queue holds one task of each call that was let in
   int64_t max_calls = 0;
   ClientGate* gate = nullptr;         // null: anybody may call
+  CallWatch* watch = nullptr;         // ends calls whose reader takes nothing; null: nobody
   std::atomic<int64_t> num_calls{0};  // that exist
 };
 
@@ -39,6 +43,7 @@ struct GenerateCalls {
 /// request is cancelled at once when the caller has gone. Lives until gRPC's OnDone.
 class GenerateCall final
     : public grpc::ServerWriteReactor<moebius::api::router::v1::GenerateResponse>,
+      public WatchedCall,
       public std::enable_shared_from_this<GenerateCall> {
  public:
   /// Begins the call, or ends it with RESOURCE_EXHAUSTED where there are too many. Borrows all
@@ -54,6 +59,8 @@ class GenerateCall final
   void OnWriteDone(bool ok) override MOEBIUS_EXCLUDES(mutex_);
   void OnCancel() override MOEBIUS_EXCLUDES(mutex_);
   void OnDone() override MOEBIUS_EXCLUDES(mutex_);
+
+  void EndIfStalled(absl::Duration now, absl::Duration max_wait) override MOEBIUS_EXCLUDES(mutex_);
 
  private:
   // Asks for a turn on the pool, unless one is due anyway.
@@ -74,11 +81,14 @@ class GenerateCall final
   moebius::api::router::v1::GenerateResponse response_ MOEBIUS_GUARDED_BY(mutex_);
   std::shared_ptr<ClientPass> pass_ MOEBIUS_GUARDED_BY(mutex_);  // with a gate
   bool is_writing_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  absl::Duration write_begun_at_ MOEBIUS_GUARDED_BY(mutex_);
+  bool is_stalled_ MOEBIUS_GUARDED_BY(mutex_) = false;  // and being ended: not finished meanwhile
   bool is_cancelled_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool is_finished_ MOEBIUS_GUARDED_BY(mutex_) = false;
 };
 
-/// The metadata "authorization" of a call; empty where there is none.
+/// The metadata "authorization" of a call; empty where there is none, and no known key where there
+/// are several.
 absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context);
 /// The metadata "traceparent" of a call; empty where there is none, or more than one.
 std::string TraceparentOf(const grpc::CallbackServerContext& context);

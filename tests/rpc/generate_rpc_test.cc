@@ -251,6 +251,41 @@ TEST(GenerateCallTest, EndsWithTheServer) {
   EXPECT_TRUE(stream->cancelled());
 }
 
+TEST(GenerateCallTest, EndsACallWhoseReaderTakesNothing) {
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.max_generate_calls = 1;
+  options.max_write_wait = absl::Milliseconds(200);
+  RouterWorld world(front, options);
+  std::atomic<bool> reads{false};
+  absl::Status status;
+  std::thread reader([&] {
+    status = world.client().Generate(GenerateRequest(), [&](const GenerateEvent*) {
+      while (!reads) std::this_thread::yield();
+      return true;
+    });
+  });
+  const auto stream = front.WaitForStream();
+  // More than flow control lets through, until somebody gives it up.
+  while (!stream->cancelled()) {
+    if (stream->HasRoom()) stream->Push(Token(1, 2'000));
+    std::this_thread::yield();
+  }
+  stream->End(absl::CancelledError("as the lead would"));
+  // Its place is free, though it still reads nothing.
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { world.calls().WriteMetrics(writer); });
+  const auto in_flight = [&registry] {
+    return ValueOf(registry.Scrape(),
+                   "moebius_requests_in_flight{service=\"router\",method=\"Generate\"}");
+  };
+  while (in_flight() != 0) std::this_thread::yield();
+  reads = true;
+  reader.join();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
 TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients) {
   const std::string path = absl::StrCat(testing::TempDir(), "/rpc_clients.", getpid(), ".json");
   ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 1, 10}}), 0600).ok());
@@ -296,6 +331,30 @@ TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients)
   clock.Advance(absl::Minutes(1));
   EXPECT_TRUE(client->Route(RouteRequest()).ok());
   std::remove(path.c_str());
+}
+
+TEST(RouterRpcTest, WhatIsRefusedCostsItsClientNothing) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/refused_clients.", getpid(), ".json");
+  ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 0, 10}}), 0600).ok());
+  FakeClock clock;
+  ClientGate gate(path, clock, [](const std::string&) {});
+  ASSERT_TRUE(gate.Load().ok());
+  std::remove(path.c_str());
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.gate = &gate;
+  RouterWorld world(front, options);
+  ClientOptions known;
+  known.target = world.target();
+  known.api_key = "k";
+  const auto client = *Client::Make(known);
+  ForwardRequest claims;
+  claims.num_rows = int64_t{1} << 62;
+  claims.hidden_size = 256;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(client->Forward(claims).status()));
+  }
+  EXPECT_TRUE(client->Route(RouteRequest()).ok());
 }
 
 TEST(RouterRpcTest, RefusesCallsThatWouldWaitBehindTooManyOthers) {
