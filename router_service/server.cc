@@ -149,7 +149,9 @@ class RouterServer final : public ServiceServer {
     roster.num_attention = static_cast<int32_t>(options_.router.num_attention);
     roster.row_budget = options_.router.row_budget;
     roster.hidden_size = checkpoint_->config().hidden_size;
-    roster.on_notice = [this](const std::string& notice) { notices_.Log(notice); };
+    roster.on_notice = [this](const LogSource& source, const std::string& notice) {
+      notices_.LogOf(source, notice);
+    };
     return roster;
   }
 
@@ -196,6 +198,9 @@ class RouterServer final : public ServiceServer {
       gate_ =
           std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(),
                                        [this](const std::string& notice) { notices_.Log(notice); });
+      gate_->SetOnStranger([this](const LogSource& source, const std::string& notice) {
+        notices_.LogOf(source, notice);
+      });
       MOEBIUS_RETURN_IF_ERROR(gate_->Load());
       ports.gate = gate_.get();
     }
@@ -215,7 +220,8 @@ class RouterServer final : public ServiceServer {
     facts.epoch = placement_.epoch().value();
     facts.missing = Missing();
     facts.services.push_back({options_.config.name, "router",
-                              facts.missing.empty() ? "usable" : "waiting", endpoints_.data, ""});
+                              facts.missing.empty() ? "usable" : "waiting", endpoints_.data, "",
+                              endpoints_.http});
     for (const Member& member : roster_.members()) {
       const Slot& slot = member.slot;
       facts.services.push_back(
@@ -223,7 +229,7 @@ class RouterServer final : public ServiceServer {
            std::string(RoleName(member.role)),
            slot.suspect ? "suspect" : std::string(SlotStateName(slot.state)),
            slot.data_address.empty() ? slot.admin_address : slot.data_address,
-           slot.status.ok() ? "" : std::string(slot.status.message())});
+           slot.status.ok() ? "" : std::string(slot.status.message()), slot.http_address});
     }
     return facts;
   }

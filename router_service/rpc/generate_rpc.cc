@@ -10,6 +10,7 @@
 #include "moebius/base/check.h"
 #include "moebius/base/clock.h"
 #include "moebius/base/error.h"
+#include "moebius/base/status.h"
 #include "moebius/rpc/unary_call.h"
 #include "moebius/wire/api/router_codec.h"
 #include "moebius/wire/grpc/grpc_status.h"
@@ -52,19 +53,30 @@ GenerateCall* GenerateCall::Start(GenerateCalls& calls, grpc::CallbackServerCont
                                   const pb::GenerateRequest* request) {
   auto call = std::make_shared<GenerateCall>(calls, context, request);
   call->self_ = call;
-  if (calls.num_calls.fetch_add(1) < calls.max_calls) {
+  const absl::Status place = call->TakePlace();
+  if (place.ok()) {
     if (calls.watch != nullptr) calls.watch->Add(call);
     call->Schedule();
   } else {
-    const absl::Status refusal =
-        WithHint(absl::ResourceExhaustedError(
-                     absl::StrCat(calls.max_calls, " answers are under way, which is the limit")),
-                 "try again later");
-    calls.front.NoteRefused(refusal);
+    calls.front.NoteRefused(place);
     MutexLock lock(call->mutex_);
-    call->FinishOnce(refusal);
+    call->FinishOnce(place);
   }
   return call.get();
+}
+
+absl::Status GenerateCall::TakePlace() {
+  if (calls_.gate != nullptr) {
+    MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<ClientPass> pass,
+                             calls_.gate->Enter(AuthorizationOf(*context_), context_->peer()));
+    MutexLock lock(mutex_);
+    pass_ = std::move(pass);
+  }
+  is_counted_ = true;
+  if (calls_.num_calls.fetch_add(1) < calls_.max_calls) return absl::OkStatus();
+  return WithHint(absl::ResourceExhaustedError(
+                      absl::StrCat(calls_.max_calls, " answers are under way, which is the limit")),
+                  "try again later");
 }
 
 void GenerateCall::Schedule() {
@@ -85,20 +97,14 @@ void GenerateCall::TakeTurn() {
 }
 
 void GenerateCall::Submit() {
-  if (calls_.gate != nullptr) {
-    auto pass = calls_.gate->Enter(AuthorizationOf(*context_));
-    if (!pass.ok()) {
-      calls_.front.NoteRefused(pass.status());
-      return FinishOnce(pass.status());
-    }
-    pass_ = *std::move(pass);
-  }
   absl::StatusOr<GenerateRequest> request = FromProto(*request_);
   if (!request.ok()) {
     calls_.front.NoteRefused(request.status());
     return FinishOnce(request.status());
   }
   request->traceparent = TraceparentOf(*context_);
+  request->caller =
+      pass_ == nullptr ? std::string(PeerOfAddress(context_->peer())) : pass_->client();
   request->deadline = GenerateDeadline(*request, TimeLeft(*context_, absl::InfiniteDuration()));
   absl::StatusOr<std::shared_ptr<GenerateStream>> stream = calls_.front.Submit(*request);
   if (!stream.ok()) return FinishOnce(stream.status());

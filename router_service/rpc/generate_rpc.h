@@ -34,7 +34,7 @@ struct GenerateCalls {
   int64_t max_calls = 0;
   ClientGate* gate = nullptr;         // null: anybody may call
   CallWatch* watch = nullptr;         // ends calls whose reader takes nothing; null: nobody
-  std::atomic<int64_t> num_calls{0};  // that exist
+  std::atomic<int64_t> num_calls{0};  // that were let in and exist
 };
 
 /// One Generate: from the request to the last chunk, one outstanding write at a time.
@@ -54,7 +54,9 @@ class GenerateCall final
   GenerateCall(GenerateCalls& calls, grpc::CallbackServerContext* context,
                const moebius::api::router::v1::GenerateRequest* request)
       : calls_(calls), context_(context), request_(request) {}
-  ~GenerateCall() override { --calls_.num_calls; }
+  ~GenerateCall() override {
+    if (is_counted_) --calls_.num_calls;
+  }
 
   void OnWriteDone(bool ok) override MOEBIUS_EXCLUDES(mutex_);
   void OnCancel() override MOEBIUS_EXCLUDES(mutex_);
@@ -66,6 +68,8 @@ class GenerateCall final
   // Asks for a turn on the pool, unless one is due anyway.
   void Schedule();
   void TakeTurn() MOEBIUS_EXCLUDES(mutex_);
+  // Takes a place among the client's calls and among all; once, before anything else.
+  absl::Status TakePlace() MOEBIUS_EXCLUDES(mutex_);
   void Submit() MOEBIUS_REQUIRES(mutex_);
   void WriteNext() MOEBIUS_REQUIRES(mutex_);
   void FinishOnce(const absl::Status& status) MOEBIUS_REQUIRES(mutex_);
@@ -74,6 +78,7 @@ class GenerateCall final
   grpc::CallbackServerContext* const context_;
   const moebius::api::router::v1::GenerateRequest* const request_;
   std::shared_ptr<GenerateCall> self_;  // until OnDone
+  bool is_counted_ = false;             // has a place; strangers have none
   std::atomic<bool> is_scheduled_{false};
 
   Mutex mutex_;

@@ -112,9 +112,11 @@ grpc::ServerUnaryReactor* RouterRpc::GetServerInfo(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* context,
                                                    const pb::GetExpertLoadRequest*,
                                                    pb::GetExpertLoadResponse* response) {
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
   // Up to 15,000 numbers, but nothing to wait for: still not on gRPC's thread.
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.expert_load(), response);
     return absl::OkStatus();
   });
@@ -123,8 +125,10 @@ grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* context,
                                              const pb::GetBiasRequest*,
                                              pb::GetBiasResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.biases(), response);
     return absl::OkStatus();
   });
@@ -133,8 +137,10 @@ grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* RouterRpc::GetPlacement(grpc::CallbackServerContext* context,
                                                   const pb::GetPlacementRequest*,
                                                   pb::GetPlacementResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.placement(), response);
     return absl::OkStatus();
   });
@@ -153,13 +159,13 @@ grpc::ServerUnaryReactor* RouterRpc::Explain(grpc::CallbackServerContext* contex
 
 absl::Status RouterRpc::CheckCaller(const grpc::CallbackServerContext& context) const {
   return options_.gate == nullptr ? absl::OkStatus()
-                                  : options_.gate->Check(AuthorizationOf(context));
+                                  : options_.gate->Check(AuthorizationOf(context), context.peer());
 }
 
 absl::StatusOr<std::shared_ptr<ClientPass>> RouterRpc::EnterCaller(
     const grpc::CallbackServerContext& context) const {
   if (options_.gate == nullptr) return std::shared_ptr<ClientPass>();
-  return options_.gate->Enter(AuthorizationOf(context));
+  return options_.gate->Enter(AuthorizationOf(context), context.peer());
 }
 
 RouterAdminRpc::RouterAdminRpc(RouterFront& front)

@@ -333,6 +333,53 @@ TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients)
   std::remove(path.c_str());
 }
 
+TEST(RouterRpcTest, AKeyThatNoHeaderTakesIsRefusedWithoutRepeatingIt) {
+  for (const char* key : {"secret\nkey", "secret key", "secret\xff", "secret\t"}) {
+    ClientOptions options;
+    options.target = "127.0.0.1:1";
+    options.api_key = key;
+    const absl::Status status = Client::Make(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(std::string(status.message()).find("secret"), std::string::npos) << status;
+  }
+}
+
+TEST(RouterRpcTest, StrangersTakeNoPlaceOfThoseWhoMayCall) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/places.", getpid(), ".json");
+  ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 0, 0}}), 0600).ok());
+  FakeClock clock;
+  ClientGate gate(path, clock, [](const std::string&) {});
+  ASSERT_TRUE(gate.Load().ok());
+  std::remove(path.c_str());
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.gate = &gate;
+  options.blocking_threads = 1;
+  options.max_blocking_calls = 1;
+  RouterWorld world(front, options);
+  ClientOptions known;
+  known.target = world.target();
+  known.api_key = "k";
+  const auto client = *Client::Make(known);
+  // One runs, one waits and three are refused: the pool is full.
+  front.route_mutex.Lock();
+  std::vector<std::thread> callers;
+  std::atomic<int> refused{0};
+  const auto call = [&] {
+    if (absl::IsResourceExhausted(client->Route(RouteRequest()).status())) ++refused;
+  };
+  callers.emplace_back(call);
+  while (front.routes_begun == 0) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) callers.emplace_back(call);
+  while (refused < 3) std::this_thread::yield();
+  Client& stranger = world.client();
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetExpertLoad().status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetBias().status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetPlacement().status()));
+  front.route_mutex.Unlock();
+  for (std::thread& caller : callers) caller.join();
+}
+
 TEST(RouterRpcTest, WhatIsRefusedCostsItsClientNothing) {
   const std::string path = absl::StrCat(testing::TempDir(), "/refused_clients.", getpid(), ".json");
   ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 0, 10}}), 0600).ok());
