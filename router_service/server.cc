@@ -117,6 +117,7 @@ class RouterServer final : public ServiceServer {
     plane.advertise = options_.config.advertise;
     MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, roster_));
     endpoints_.data = FormatAddress(*plane_->address());
+    health_.WatchLoop("reactor", [pulse = plane_->pulse()] { return pulse->Look(); });
     MOEBIUS_RETURN_IF_ERROR(roster_.Start(plane_->transport(), plane_->reactor()));
     collector_ = registry_.AddCollector([this](MetricWriter& writer) { WriteMetrics(writer); });
     MOEBIUS_RETURN_IF_ERROR(ServeRpcs());
