@@ -117,6 +117,7 @@ struct ShardFigures {
   /// Sessions of steps whose prompt rows were shared, by method.
   std::array<int64_t, kNumAttentionMethods> methods = {};
   int64_t rounds = 0;              // of spans
+  double round_seconds = 0;        // of these, waiting included
   int64_t spans_received = 0;      // per layer
   int64_t states_received = 0;     // per row, head, span and layer
   int64_t max_foreign_spans = 0;   // most that were held or under way at one time

@@ -21,6 +21,7 @@ void WriteShardMetrics(const ShardFigures& figures, MetricWriter& writer) {
                         {AttentionMethodName(method)});
   }
   writer.WriteCounter(Metric::kAttentionRounds, static_cast<double>(figures.rounds));
+  writer.WriteCounter(Metric::kAttentionRingStepSeconds, figures.round_seconds);
   writer.WriteCounter(Metric::kAttentionExposedWaitSeconds, figures.wait_seconds);
   writer.WriteGauge(Metric::kAttentionForeignSpans, static_cast<double>(figures.max_foreign_spans));
 }

@@ -131,9 +131,10 @@ absl::Status RoundSum::Run(SpanCompute::Layer layer, MutableBf16Rows out) {
 absl::Status RoundSum::RunRound(size_t index, const SpanCompute::Layer& layer,
                                 MutableBf16Rows out) {
   const Round& round = rounds_[index];
+  const ShardTimer timer(counters_.round_nanoseconds);
   std::vector<ReceivedRows> rows;
   if (!round.needs.empty()) {
-    const WaitTimer timer(counters_);
+    const WaitTimer waits(counters_);
     MOEBIUS_ASSIGN_OR_RETURN(
         rows, exchange_.AwaitSpans(layer.kv.layer, first_round_ + static_cast<uint32_t>(index)));
   }

@@ -21,6 +21,7 @@ struct ShardCounters {
   std::atomic<int64_t> head_rows_received{0};
   std::atomic<int64_t> max_foreign_spans{0};
   std::atomic<int64_t> wait_nanoseconds{0};
+  std::atomic<int64_t> round_nanoseconds{0};
 
   void HoldForeignSpans(int64_t count) {
     max_foreign_spans = std::max(max_foreign_spans.load(std::memory_order_relaxed), count);
@@ -33,25 +34,30 @@ struct ShardCounters {
     figures.states_received = states_received;
     figures.max_foreign_spans = max_foreign_spans;
     figures.head_rows_received = head_rows_received;
+    figures.round_seconds = 1e-9 * static_cast<double>(round_nanoseconds.load());
     figures.wait_seconds = 1e-9 * static_cast<double>(wait_nanoseconds.load());
     return figures;
   }
 };
 
-/// Adds the time of its life to the waits.
-class WaitTimer {
+/// Adds the time of its life to a count of nanoseconds.
+class ShardTimer {
  public:
-  explicit WaitTimer(ShardCounters& counters)
-      : counters_(counters), begin_(Clock::Monotonic().Now()) {}
-  ~WaitTimer() {
-    counters_.wait_nanoseconds += absl::ToInt64Nanoseconds(Clock::Monotonic().Now() - begin_);
-  }
-  WaitTimer(const WaitTimer&) = delete;
-  WaitTimer& operator=(const WaitTimer&) = delete;
+  explicit ShardTimer(std::atomic<int64_t>& nanoseconds)
+      : nanoseconds_(nanoseconds), begin_(Clock::Monotonic().Now()) {}
+  ~ShardTimer() { nanoseconds_ += absl::ToInt64Nanoseconds(Clock::Monotonic().Now() - begin_); }
+  ShardTimer(const ShardTimer&) = delete;
+  ShardTimer& operator=(const ShardTimer&) = delete;
 
  private:
-  ShardCounters& counters_;
+  std::atomic<int64_t>& nanoseconds_;
   const absl::Duration begin_;
+};
+
+/// Of the waits.
+class WaitTimer : public ShardTimer {
+ public:
+  explicit WaitTimer(ShardCounters& counters) : ShardTimer(counters.wait_nanoseconds) {}
 };
 
 }  // namespace moebius

@@ -82,7 +82,12 @@ constexpr char kDoctorExamples[] =
 
 Examples:
   moebius doctor
-  moebius doctor --model models/demo --json)";
+  moebius doctor --model models/demo --json
+  moebius doctor --router 127.0.0.1:7413
+  moebius doctor --peers 10.0.0.5:7412,10.0.0.6:7412
+
+With --router or --peers it looks at a cluster instead of this host: whether every process answers,
+is healthy, and agrees with the others on version, configuration, placement and time.)";
 
 constexpr char kVersionExamples[] =
     R"(Version, own path, and which kernels this CPU can run.
@@ -108,7 +113,7 @@ struct CommandLine {
   CertsFlags certs;
   KeysFlags keys;
   CompletionFlags completion;
-  std::string doctor_model;
+  DoctorFlags doctor;
   bool json = false;
   bool version = false;
 };
@@ -259,11 +264,15 @@ void AddModel(CommandLine& line) {
 }
 
 void AddDoctor(CommandLine& line) {
-  CLI::App& command = AddCommand(line.app, "doctor",
-                                 "What this host has, and what is wrong with it", kDoctorExamples);
-  command.add_option("--model", line.doctor_model, "Also check this model's folder")
+  CLI::App& command =
+      AddCommand(line.app, "doctor", "What this host or a cluster has, and what is wrong with it",
+                 kDoctorExamples);
+  command.add_option("--model", line.doctor.model, "Also check this model's folder")
       ->type_name("DIR");
-  command.add_flag("--json", line.json, "One JSON object on stdout");
+  AddRouterFlags(command, &line.doctor.router);
+  AddTextFlags(command, {{"Router", "--peers", "HOST:PORT,…", &line.doctor.peers,
+                          "HTTP addresses of processes, beside those that the router lists"}});
+  command.add_flag("--json", line.doctor.json, "One JSON object on stdout");
 }
 
 void AddVersion(CommandLine& line) {
@@ -337,7 +346,7 @@ int RunParsed(const CommandLine& line) {
   if (line.app.got_subcommand("certs")) {
     return RunCerts(*line.app.get_subcommand("certs"), line.certs);
   }
-  if (line.app.got_subcommand("doctor")) return RunDoctor(line.doctor_model, line.json);
+  if (line.app.got_subcommand("doctor")) return RunDoctor(line.doctor);
   if (line.app.got_subcommand("completion")) return RunCompletion(line.app, line.completion);
   if (line.app.got_subcommand("version")) return RunVersion(line.json);
   std::fputs(line.app.help().c_str(), stdout);

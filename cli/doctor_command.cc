@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/cluster_checks.h"
+#include "cli/error_output.h"
 #include "cli/host_facts.h"
 #include "cli/terminal.h"
 
@@ -192,11 +194,22 @@ std::vector<DoctorCheck> ExamineHost(const std::string& model) {
   return checks;
 }
 
-int RunDoctor(const std::string& model, bool json) {
-  const std::vector<DoctorCheck> checks = ExamineHost(model);
+int RunDoctor(const DoctorFlags& flags) {
+  const bool is_cluster = flags.router.router.has_value() || flags.peers.has_value();
+  std::vector<DoctorCheck> checks;
+  if (is_cluster) {
+    absl::StatusOr<std::vector<DoctorCheck>> examined = ExamineCluster(flags);
+    if (!examined.ok()) {
+      PrintError(examined.status(), flags.json ? OutputForm::kJson : OutputForm::kText);
+      return kExitUsage;
+    }
+    checks = *std::move(examined);
+  } else {
+    checks = ExamineHost(flags.model);
+  }
   bool ok = true;
   for (const DoctorCheck& check : checks) ok = ok && check.state != CheckState::kFault;
-  if (json) {
+  if (flags.json) {
     PrintJson(checks, ok);
   } else {
     for (const DoctorCheck& check : checks) {
@@ -205,7 +218,8 @@ int RunDoctor(const std::string& model, bool json) {
       if (!check.hint.empty()) absl::PrintF("%-24s → %s\n", "", EscapeControls(check.hint));
     }
   }
-  return ok ? kExitOk : kExitHost;
+  if (ok) return kExitOk;
+  return is_cluster ? kExitFailed : kExitHost;
 }
 
 }  // namespace moebius

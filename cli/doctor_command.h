@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "cli/router_flags.h"
 
 namespace moebius {
 
@@ -20,7 +23,16 @@ struct DoctorCheck {
 /// that folder would be taken and fits; empty leaves it out. Changes nothing.
 std::vector<DoctorCheck> ExamineHost(const std::string& model);
 
-/// Prints the checks. Exit code 3 where one is a fault.
-int RunDoctor(const std::string& model, bool json);
+/// `moebius doctor`, as typed.
+struct DoctorFlags {
+  std::string model;
+  RouterCallFlags router;            // of the cluster to look at
+  std::optional<std::string> peers;  // HOST:PORT,HOST:PORT of HTTP ports
+  bool json = false;
+};
+
+/// Prints the checks of this host or, where the flags name one, of a cluster. Exit code 3 where one
+/// of the host's is a fault, 1 where one of the cluster's is.
+int RunDoctor(const DoctorFlags& flags);
 
 }  // namespace moebius

@@ -75,6 +75,8 @@ absl::Status SetLimits(const KeysFlags& flags, ClientEntry* client) {
 }
 
 absl::Status AddKey(const KeysFlags& flags) {
+  // Two at a time: the key of one would be lost, after it was shown.
+  MOEBIUS_ASSIGN_OR_RETURN(const OwnedFd lock, LockForReplacing(flags.file));
   MOEBIUS_ASSIGN_OR_RETURN(std::vector<ClientEntry> clients, ReadOrNothing(flags.file));
   ClientIterator client = FindClient(clients, flags.client);
   if (client == clients.end()) {
@@ -104,6 +106,7 @@ absl::Status AddKey(const KeysFlags& flags) {
 }
 
 absl::Status RetireKey(const KeysFlags& flags) {
+  MOEBIUS_ASSIGN_OR_RETURN(const OwnedFd lock, LockForReplacing(flags.file));
   MOEBIUS_ASSIGN_OR_RETURN(std::vector<ClientEntry> clients, ReadClientList(flags.file));
   const ClientIterator client = FindClient(clients, flags.client);
   if (client == clients.end()) return NoSuchClient(flags);
@@ -118,6 +121,7 @@ absl::Status RetireKey(const KeysFlags& flags) {
 }
 
 absl::Status RemoveClient(const KeysFlags& flags) {
+  MOEBIUS_ASSIGN_OR_RETURN(const OwnedFd lock, LockForReplacing(flags.file));
   MOEBIUS_ASSIGN_OR_RETURN(std::vector<ClientEntry> clients, ReadClientList(flags.file));
   const ClientIterator client = FindClient(clients, flags.client);
   if (client == clients.end()) return NoSuchClient(flags);

@@ -18,12 +18,12 @@ namespace {
 
 constexpr size_t kMaxKeyFile = 4096;
 
-// Of a file, without the white space around it, or of the environment; never of a flag, which
-// every process of the host can read.
+// Of a file or of the environment, without the white space around it; never of a flag, which every
+// process of the host can read.
 absl::StatusOr<std::string> ReadApiKey(const RouterCallFlags& flags) {
   if (!flags.api_key_file.has_value()) {
     const char* key = std::getenv("MOEBIUS_API_KEY");
-    return key == nullptr ? "" : std::string(key);
+    return key == nullptr ? "" : std::string(absl::StripAsciiWhitespace(key));
   }
   MOEBIUS_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(*flags.api_key_file, kMaxKeyFile));
   const std::string key(absl::StripAsciiWhitespace(text));

@@ -95,6 +95,7 @@ Json ServiceJson(const ServiceState& service) {
   json.Set("state", Json::String(service.state));
   json.Set("address", Json::String(service.address));
   json.Set("detail", Json::String(service.detail));
+  json.Set("http_address", Json::String(service.http_address));
   return json;
 }
 

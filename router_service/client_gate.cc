@@ -18,6 +18,8 @@ namespace moebius {
 namespace {
 
 constexpr absl::string_view kScheme = "Bearer ";
+// Above what any call may cost; sums of them stay far from 2^63.
+constexpr int64_t kMaxCharge = int64_t{1} << 32;
 
 uint64_t ContentOf(const std::vector<ClientEntry>& entries) {
   const std::string text = FormatClientList(entries);
@@ -77,6 +79,7 @@ struct ClientGate::Client {
 
   void Charge(int64_t tokens) MOEBIUS_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
+    tokens = std::clamp<int64_t>(tokens, 0, kMaxCharge);
     level_ -= static_cast<double>(tokens);
     tokens_ += tokens;
   }
@@ -175,7 +178,7 @@ void ClientGate::TakeUp(const std::vector<ClientEntry>& entries) {
 }
 
 absl::StatusOr<std::shared_ptr<ClientGate::Client>> ClientGate::Find(
-    absl::string_view authorization) const {
+    absl::string_view authorization, absl::string_view peer) const {
   absl::string_view key = authorization;
   absl::Status refusal;
   if (key.empty()) {
@@ -193,17 +196,23 @@ absl::StatusOr<std::shared_ptr<ClientGate::Client>> ClientGate::Find(
     refusal = Unauthenticated("the call's key is not known here");
   }
   num_unauthenticated_.fetch_add(1, std::memory_order_relaxed);
+  if (on_stranger_) {
+    const std::string host(PeerOfAddress(peer));
+    on_stranger_({host, "stranger"}, absl::StrCat("refused a call of ", host.empty() ? "?" : host,
+                                                  ": ", refusal.message()));
+  }
   return refusal;
 }
 
-absl::StatusOr<std::shared_ptr<ClientPass>> ClientGate::Enter(absl::string_view authorization) {
-  MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Find(authorization));
+absl::StatusOr<std::shared_ptr<ClientPass>> ClientGate::Enter(absl::string_view authorization,
+                                                              absl::string_view peer) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Find(authorization, peer));
   MOEBIUS_RETURN_IF_ERROR(client->Enter(clock_.Now()));
   return std::make_shared<Pass>(std::move(client));
 }
 
-absl::Status ClientGate::Check(absl::string_view authorization) const {
-  return Find(authorization).status();
+absl::Status ClientGate::Check(absl::string_view authorization, absl::string_view peer) const {
+  return Find(authorization, peer).status();
 }
 
 void ClientGate::WriteMetrics(MetricWriter& writer) const {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,7 @@
 
 #include "moebius/base/clock.h"
 #include "moebius/base/mutex.h"
+#include "moebius/telemetry/log_limit.h"
 #include "moebius/telemetry/registry.h"
 #include "router_service/client_list.h"
 
@@ -25,6 +27,7 @@ namespace moebius {
 class ClientPass {
  public:
   virtual ~ClientPass() = default;
+  /// From 0 to 2^32; what is outside counts as the nearest of them.
   virtual void Charge(int64_t tokens) = 0;
   virtual const std::string& client() const = 0;
 };
@@ -43,16 +46,24 @@ class ClientGate {
              std::function<void(const std::string&)> on_notice);
   ~ClientGate();
 
+  /// Hears, a sentence each, of calls without a key that is known; never of the key. Anybody can
+  /// provoke them: whoever writes them bounds them by their source. Before the first call.
+  void SetOnStranger(std::function<void(const LogSource&, const std::string&)> on_stranger) {
+    on_stranger_ = std::move(on_stranger);
+  }
+
   /// Takes the file up for the first time. Errors as ReadClientList.
   absl::Status Load();
   /// Looks whether the file has changed, by its content.
   void ReloadIfChanged();
 
-  /// `authorization` is the call's metadata of that name: "Bearer KEY", empty where there is none.
+  /// `authorization` is the call's metadata of that name: "Bearer KEY", empty where there is none;
+  /// `peer` where it comes from, as gRPC says it.
   /// UNAUTHENTICATED without a key that is known; RESOURCE_EXHAUSTED, retryable, at a limit.
-  absl::StatusOr<std::shared_ptr<ClientPass>> Enter(absl::string_view authorization);
+  absl::StatusOr<std::shared_ptr<ClientPass>> Enter(absl::string_view authorization,
+                                                    absl::string_view peer = "");
   /// The same for a call that costs nothing and is not counted.
-  absl::Status Check(absl::string_view authorization) const;
+  absl::Status Check(absl::string_view authorization, absl::string_view peer = "") const;
 
   void WriteMetrics(MetricWriter& writer) const;
 
@@ -61,12 +72,14 @@ class ClientGate {
   class Pass;
 
   void TakeUp(const std::vector<ClientEntry>& entries) MOEBIUS_EXCLUDES(mutex_);
-  absl::StatusOr<std::shared_ptr<Client>> Find(absl::string_view authorization) const
+  absl::StatusOr<std::shared_ptr<Client>> Find(absl::string_view authorization,
+                                               absl::string_view peer) const
       MOEBIUS_EXCLUDES(mutex_);
 
   const std::string path_;
   const Clock& clock_;
   const std::function<void(const std::string&)> on_notice_;
+  std::function<void(const LogSource&, const std::string&)> on_stranger_;
   mutable std::atomic<int64_t> num_unauthenticated_{0};
 
   mutable Mutex mutex_;

@@ -159,8 +159,8 @@ class Lead::Impl {
       submitted_.back()->SetLog(log_);
       submitted_.back()->SetCapacity(options_.capacity);
       if (log_ != nullptr) {
-        log_->OnQueued(submitted_.back()->request_id(),
-                       TraceIdOf(trace.get(), request.traceparent));
+        log_->OnQueued(submitted_.back()->request_id(), TraceIdOf(trace.get(), request.traceparent),
+                       request.caller);
       }
       submitted_.back()->SetTrace(std::move(trace));
     }

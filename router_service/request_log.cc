@@ -11,7 +11,8 @@
 
 namespace moebius {
 
-void RequestLog::OnQueued(const std::string& request_id, const std::string& trace_id) {
+void RequestLog::OnQueued(const std::string& request_id, const std::string& trace_id,
+                          const std::string& caller) {
   MutexLock lock(mutex_);
   // An id that ended may be used again by whoever asks for it without the front.
   ended_.erase(std::remove(ended_.begin(), ended_.end(), request_id), ended_.end());
@@ -19,6 +20,7 @@ void RequestLog::OnQueued(const std::string& request_id, const std::string& trac
   record = Record();
   record.explanation.request_id = request_id;
   record.explanation.trace_id = trace_id;
+  record.explanation.caller = caller;
   record.queued_at = clock_.Now();
 }
 
@@ -94,6 +96,7 @@ bool RequestLog::HasEnded(const std::string& request_id) const {
 void WriteLogLine(const Explanation& ended, Logger& logger) {
   const GenerateEvent& last = ended.last;
   std::vector<LogField> fields = {{"request_id", ended.request_id}};
+  if (!ended.caller.empty()) fields.emplace_back("caller", ended.caller);
   if (!ended.trace_id.empty()) fields.emplace_back("trace_id", ended.trace_id);
   LogLevel level = LogLevel::kInfo;
   absl::string_view sentence = "a request was answered";
@@ -111,7 +114,7 @@ void WriteLogLine(const Explanation& ended, Logger& logger) {
   fields.emplace_back("completion_tokens", last.completion_tokens);
   if (!cancelled && ended.failure.ok()) fields.emplace_back("exact", last.exactness.exact());
   fields.emplace_back("seconds", ended.age_seconds);
-  logger.Log(level, sentence, std::move(fields));
+  logger.LogOf({ended.caller, ""}, level, sentence, std::move(fields));
 }
 
 }  // namespace moebius

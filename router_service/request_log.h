@@ -33,9 +33,9 @@ class RequestLog {
     on_ended_ = std::move(on_ended);
   }
 
-  /// `trace_id`: 32 hexadecimal digits; empty: none.
-  void OnQueued(const std::string& request_id, const std::string& trace_id = "")
-      MOEBIUS_EXCLUDES(mutex_);
+  /// `trace_id`: 32 hexadecimal digits; empty: none. `caller` as GenerateRequest has it.
+  void OnQueued(const std::string& request_id, const std::string& trace_id = "",
+                const std::string& caller = "") MOEBIUS_EXCLUDES(mutex_);
   /// Of a queued or running request; ids and logarithms of `event` are not kept.
   void OnProgress(const GenerateEvent& event) MOEBIUS_EXCLUDES(mutex_);
   /// `status` OK: the last event came before. Forgets the oldest ended one beyond the bound.
@@ -64,8 +64,9 @@ class RequestLog {
   std::deque<std::string> ended_ MOEBIUS_GUARDED_BY(mutex_);  // oldest first
 };
 
-/// One line of the log for a request that ended: its id, how it ended, tokens and time, and its
-/// trace_id where it has one. Of many the logger writes some and counts the rest.
+/// One line of the log for a request that ended: its id, who asked, how it ended, tokens and time,
+/// and its trace_id where it has one. Of many of one caller the logger writes some and counts the
+/// rest.
 void WriteLogLine(const Explanation& ended, Logger& logger);
 
 }  // namespace moebius

@@ -23,8 +23,15 @@ namespace moebius {
 namespace {
 
 constexpr uint32_t kMaxArrivingReports = 64;
-// Between two lines about refused peers.
-constexpr absl::Duration kRefusalLines = absl::Seconds(5);
+
+// Where others reach what a process listens at on all its addresses: at the one that it came from.
+std::string ReachableAt(const std::string& listened, const std::string& came_from) {
+  absl::StatusOr<Address> address = ParseAddress(listened);
+  const absl::StatusOr<Address> source = ParseAddress(came_from);
+  if (!address.ok() || !source.ok() || !IsUnspecified(*address)) return listened;
+  address->host = source->host;
+  return FormatAddress(*address);
+}
 
 }  // namespace
 
@@ -63,23 +70,21 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
     return status;
   }
 
-  // Logged here too, as the other process may be anybody's; who tries for ever gets a line now and
-  // then.
-  void NoteRefusal(absl::string_view name, absl::string_view address, const absl::Status& status)
-      MOEBIUS_EXCLUDES(mutex_) {
-    int64_t num_refused = 0;
-    {
-      MutexLock lock(mutex_);
-      ++num_refused_;
-      const absl::Duration now = Clock::Monotonic().Now();
-      if (now < next_refusal_line_) return;
-      next_refusal_line_ = now + kRefusalLines;
-      num_refused = num_refused_;
-    }
-    if (options_.on_notice) {
-      options_.on_notice(absl::StrCat("refused ", name, " at ", address,
-                                      " (refusals so far: ", num_refused, "): ", status.message()));
-    }
+  // Logged here too, as the other process may be anybody's.
+  void NoteRefusal(absl::string_view name, absl::string_view address,
+                   const absl::Status& status) const {
+    Notice(address, "refusal",
+           absl::StrCat("refused ", name, " at ", address, ": ", status.message()));
+  }
+
+  void Notice(absl::string_view address, const std::string& kind, const std::string& text) const {
+    if (text.empty() || !options_.on_notice) return;
+    options_.on_notice({std::string(PeerOfAddress(address)), kind}, text);
+  }
+  // Of one that was admitted: many members of one host have a budget each.
+  void MemberNotice(absl::string_view address, absl::string_view name,
+                    const std::string& text) const {
+    Notice(address, absl::StrCat("member ", name), text);
   }
 
   absl::Status JudgePeer(const PeerInfo& peer) const {
@@ -114,7 +119,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
       }
       Changed();
     }
-    if (!notice.empty() && options_.on_notice) options_.on_notice(notice);
+    MemberNotice(peer.address, peer.name, notice);
   }
 
   std::optional<PeerId> PeerOf(Role role, int32_t index) const MOEBIUS_EXCLUDES(mutex_) {
@@ -218,9 +223,11 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
   // --- Members come and go. Each returns a sentence for the log.
 
   std::string Join(const PeerInfo& peer) MOEBIUS_REQUIRES(mutex_) {
-    const auto greeting = ParseGreeting(peer.greeting);
+    auto greeting = ParseGreeting(peer.greeting);
     if (!greeting.ok()) return "";
+    greeting->http_address = ReachableAt(greeting->http_address, peer.address);
     roles_[peer.id] = greeting->role;
+    addresses_[peer.id] = peer.address;
     SlotTable& table = TableOf(greeting->role);
     const std::optional<int32_t> index = table.Join(peer.id, peer.name, *greeting);
     if (!index.has_value()) {
@@ -254,6 +261,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
     SlotTable& table = TableOf(role->second);
     roles_.erase(role);
     assignments_.erase(peer.id);
+    addresses_.erase(peer.id);
     if (const std::optional<int32_t> index = table.Leave(peer.id)) Assign(table, *index);
     return absl::StrCat(peer.name, " has gone: ", peer.reason.message());
   }
@@ -299,7 +307,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
   }
 
   void OnReport(PeerId peer, const absl::StatusOr<SlotReady>& report) MOEBIUS_EXCLUDES(mutex_) {
-    std::string notice;
+    std::string notice, name, address;
     {
       MutexLock lock(mutex_);
       const auto role = roles_.find(peer);
@@ -310,9 +318,11 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
       // Of an assignment that another has replaced.
       if (report.ok() && report->number != assignments_[peer]) return;
       notice = TakeReport(table, *index, peer, report);
+      name = table.slot(*index).name;
+      address = addresses_[peer];
       Changed();
     }
-    if (!notice.empty() && options_.on_notice) options_.on_notice(notice);
+    MemberNotice(address, name, notice);
   }
 
   std::string TakeReport(SlotTable& table, int32_t index, PeerId peer,
@@ -383,13 +393,14 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
   void OnCanary(int32_t index, PeerId peer, uint32_t attempt,
                 const absl::StatusOr<Message>& message) MOEBIUS_EXCLUDES(mutex_) {
     const absl::Status status = CheckCanary(message, options_.hidden_size);
-    std::string notice;
+    std::string notice, name, address;
     {
       MutexLock lock(mutex_);
       // Of a former life, or of a slot that was loaded again since.
       if (canary_attempts_[static_cast<size_t>(index)] != attempt) return;
       if (experts_.slot(index).peer != peer) return;
-      const std::string& name = experts_.slot(index).name;
+      name = experts_.slot(index).name;
+      address = addresses_[peer];
       if (status.ok()) {
         experts_.SetState(index, peer, SlotState::kUsable, absl::OkStatus());
         notice = absl::StrCat(name, " is usable: a canary row went round");
@@ -399,7 +410,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
       }
       Changed();
     }
-    if (options_.on_notice) options_.on_notice(notice);
+    MemberNotice(address, name, notice);
   }
 
   void CanaryFailed(int32_t index, PeerId peer, uint32_t attempt, const absl::Status& status)
@@ -448,14 +459,13 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
 
   mutable Mutex mutex_;
   mutable CondVar changed_;
-  int64_t num_refused_ MOEBIUS_GUARDED_BY(mutex_) = 0;
-  absl::Duration next_refusal_line_ MOEBIUS_GUARDED_BY(mutex_);
   Transport* transport_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
   Reactor* reactor_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
   SlotTable experts_ MOEBIUS_GUARDED_BY(mutex_);
   SlotTable attention_ MOEBIUS_GUARDED_BY(mutex_);
-  std::map<PeerId, Role> roles_ MOEBIUS_GUARDED_BY(mutex_);            // of all that are connected
-  std::map<PeerId, uint64_t> assignments_ MOEBIUS_GUARDED_BY(mutex_);  // the last number of each
+  std::map<PeerId, Role> roles_ MOEBIUS_GUARDED_BY(mutex_);             // of all that are connected
+  std::map<PeerId, std::string> addresses_ MOEBIUS_GUARDED_BY(mutex_);  // that they came from
+  std::map<PeerId, uint64_t> assignments_ MOEBIUS_GUARDED_BY(mutex_);   // the last number of each
   uint64_t next_assignment_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   std::vector<uint32_t> canary_attempts_ MOEBIUS_GUARDED_BY(mutex_);  // by expert slot, the last
   uint32_t next_canary_ MOEBIUS_GUARDED_BY(mutex_) = 0;

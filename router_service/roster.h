@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 
 #include "moebius/placement/placement.h"
+#include "moebius/telemetry/log_limit.h"
 #include "moebius/transport/transport.h"
 #include "moebius/wire/greeting.h"
 #include "router_service/peer_directory.h"
@@ -27,8 +28,9 @@ struct RosterOptions {
   int64_t hidden_size = 0;
   absl::Duration canary_timeout = absl::Seconds(5);
   absl::Duration canary_retry = absl::Seconds(1);
-  /// What happens to members, a sentence each, for the log; may be null. From the reactor.
-  std::function<void(const std::string&)> on_notice;
+  /// What happens to members, a sentence each, for the log; may be null. From the reactor. Anybody
+  /// who reaches the port can provoke them: whoever writes them bounds them by their source.
+  std::function<void(const LogSource&, const std::string&)> on_notice;
 };
 
 /// One member as status pages show it.

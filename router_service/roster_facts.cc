@@ -14,7 +14,8 @@ ServiceState DescribeMember(const Member& member) {
           std::string(RoleName(member.role)),
           slot.suspect ? "suspect" : std::string(SlotStateName(slot.state)),
           slot.data_address.empty() ? slot.admin_address : slot.data_address,
-          slot.status.ok() ? "" : std::string(slot.status.message())};
+          slot.status.ok() ? "" : std::string(slot.status.message()),
+          slot.http_address};
 }
 
 }  // namespace
@@ -25,7 +26,8 @@ RosterFacts DescribeRoster(const Roster& roster, const OwnService& own, Epoch ep
   facts.epoch = epoch.value();
   facts.missing = std::move(missing);
   facts.services.push_back({own.name, std::string(RoleName(Role::kRouter)),
-                            facts.missing.empty() ? "usable" : "waiting", own.data_address, ""});
+                            facts.missing.empty() ? "usable" : "waiting", own.data_address, "",
+                            own.http_address});
   for (const Member& member : roster.members()) facts.services.push_back(DescribeMember(member));
   return facts;
 }

@@ -14,6 +14,7 @@ namespace moebius {
 struct OwnService {
   std::string name;
   std::string data_address;
+  std::string http_address;
 };
 
 /// Who is in the cluster, in the API's words: the router first, then all slots. `missing`: what

@@ -33,6 +33,7 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
   rpc.gate = options.gate;
   operators.blocking_threads = kOperatorsThreads;
   std::unique_ptr<RpcPorts> ports(new RpcPorts(rpc, operators, front, health));
+  ports->gate_ = options.gate;
   server.meter = &ports->calls_;
   MOEBIUS_ASSIGN_OR_RETURN(ports->public_server_, StartRpcPort(options.config, server,
                                                                ports->health_rpc_, {&ports->rpc_}));
@@ -52,6 +53,11 @@ std::string RpcPorts::admin_address() const {
 
 void RpcPorts::WriteMetrics(MetricWriter& writer) const {
   calls_.WriteMetrics(writer);
+  if (gate_ != nullptr) {
+    gate_->WriteMetrics(writer);
+  } else {
+    writer.WriteCounter(Metric::kUnauthenticatedRequests, 0);  // nobody is asked for a key
+  }
   public_server_->WriteMetrics(writer);
   if (admin_server_ != nullptr) admin_server_->WriteMetrics(writer);
 }

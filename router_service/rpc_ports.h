@@ -39,7 +39,7 @@ class RpcPorts {
   std::string public_address() const { return FormatAddress(public_server_->address()); }
   /// Empty where there is no such port.
   std::string admin_address() const;
-  /// Of both ports and of the calls on them.
+  /// Of both ports, of the calls on them, and of who may call.
   void WriteMetrics(MetricWriter& writer) const;
 
   /// Of the public port: refuses new calls, waits up to `grace` for those under way.
@@ -49,6 +49,7 @@ class RpcPorts {
   RpcPorts(const RouterRpcOptions& options, const RouterRpcOptions& operators, RouterFront& front,
            Health& health);
 
+  const ClientGate* gate_ = nullptr;  // null: anybody may call
   CallMeter calls_{"router", RouterApi()};
   RouterRpc rpc_, operators_rpc_;
   RouterAdminRpc admin_rpc_;

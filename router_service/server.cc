@@ -118,6 +118,7 @@ class RouterServer final : public ServiceServer {
     plane.advertise = options_.config.advertise;
     MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, roster_));
     endpoints_.data = FormatAddress(*plane_->address());
+    health_.WatchLoop("reactor", [pulse = plane_->pulse()] { return pulse->Look(); });
     MOEBIUS_RETURN_IF_ERROR(roster_.Start(plane_->transport(), plane_->reactor()));
     collector_ = registry_.AddCollector([this](MetricWriter& writer) { WriteMetrics(writer); });
     MOEBIUS_RETURN_IF_ERROR(ServeRpcs());
@@ -150,12 +151,18 @@ class RouterServer final : public ServiceServer {
     roster.num_attention = static_cast<int32_t>(options_.router.num_attention);
     roster.row_budget = options_.router.row_budget;
     roster.hidden_size = checkpoint_->config().hidden_size;
-    roster.on_notice = Noting();
+    roster.on_notice = NotingOfPeers();
     return roster;
   }
 
   std::function<void(const std::string&)> Noting() {
     return [this](const std::string& notice) { notices_.Log(notice); };
+  }
+
+  std::function<void(const LogSource&, const std::string&)> NotingOfPeers() {
+    return [this](const LogSource& source, const std::string& notice) {
+      notices_.LogOf(source, notice);
+    };
   }
 
   static bool HasWork(RouterCore& core) {
@@ -196,6 +203,7 @@ class RouterServer final : public ServiceServer {
     ports.max_forward_rows = options_.router.row_budget;
     if (!options_.router.api_keys.empty()) {
       gate_ = std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(), Noting());
+      gate_->SetOnStranger(NotingOfPeers());
       MOEBIUS_RETURN_IF_ERROR(gate_->Load());
       ports.gate = gate_.get();
     }
@@ -211,8 +219,8 @@ class RouterServer final : public ServiceServer {
   }
 
   RosterFacts FactsOfRoster() {
-    return DescribeRoster(roster_, {options_.config.name, endpoints_.data}, placement_.epoch(),
-                          Missing());
+    return DescribeRoster(roster_, {options_.config.name, endpoints_.data, endpoints_.http},
+                          placement_.epoch(), Missing());
   }
 
   ServerInfo InfoBeforeReady() {

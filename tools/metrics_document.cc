@@ -60,6 +60,21 @@ std::string Row(const MetricSpec& spec) {
                          spec.unit.empty() ? "–" : spec.unit, labels.empty() ? "–" : labels, help);
 }
 
+// What one would look for, and why it is not there.
+constexpr absl::string_view kAbsent = R"(
+## What is not there
+
+A figure that nobody can tell honestly is left out; so is what concerns nothing that exists.
+
+| one would look for | why it is not there |
+| --- | --- |
+| round-trip time of a peer | no frame of the transport is answered at once: beats are not, and credit comes when a window fills. Who is slow shows in `moebius_transport_stage_seconds_total` of the sender and in `moebius_expert_queue_wait_seconds` |
+| failovers | they are two things with two costs: rows that another replica computed, `moebius_recomputed_total`, and steps that were tried again, `moebius_step_retries_total` |
+| last change of the placement, rebalances, moved bytes, stale terms | the placement of a router is fixed when it starts: `moebius_placement_epoch` is all there is to tell |
+| assignments dropped for lack of a replica or for a deadline | none are: such a step fails or is tried again, and its requests with it |
+| energy, memory and time of GPUs | services compute on the CPU; a host's GPUs are told by its own exporter |
+)";
+
 std::string Document() {
   std::string text(kIntroduction);
   absl::string_view area;
@@ -72,7 +87,7 @@ std::string Document() {
     }
     text += Row(spec);
   }
-  return text;
+  return absl::StrCat(text, kAbsent);
 }
 
 int Check(const std::string& path) {

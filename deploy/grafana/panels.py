@@ -246,14 +246,20 @@ ATTENTION = Dashboard(
                   ((gauge("moebius_attention_foreign_spans_max", "pod"), "{pod}"),),
                   "Most spans of other ranks held or under way at one time, since the start.",
                   "What sharing costs in memory beside the KV cache.", width=6),
+            Panel("Time in ring steps", "percentunit",
+                  ((rate("moebius_attention_ring_step_seconds_total", "pod"), "{pod}"),),
+                  "Seconds per second that ranks spent in rounds of foreign keys, waiting for them and "
+                  "folding them.",
+                  "Over the rounds a second: the time of one ring step. Exposed wait is the part that "
+                  "computing did not hide."),
             Panel("Bytes of the ranks", "Bps",
                   ((rate("moebius_transport_bytes_total", "pod, lane", 'role="attention", direction="sent"'),
                     "{pod} {lane}"),),
                   "What each rank sends; KV of long prompts is in the bulk lane.",
-                  "At the network's limit: fewer ranks, or a faster network.", width=12),
+                  "At the network's limit: fewer ranks, or a faster network."),
             Panel("CPU of the ranks", "short",
                   (('rate(process_cpu_seconds_total{$pods, role="attention"}[$__rate_interval])', "{pod}"),),
-                  "Cores that each rank uses.", "At its limit: raise attention.resources.", width=12),
+                  "Cores that each rank uses.", "At its limit: raise attention.resources."),
         )),
     ))
 
@@ -307,6 +313,16 @@ TRANSPORT = Dashboard(
                   ((rate("moebius_transport_copied_bytes_total", "lane"), "{lane}"),),
                   "Bytes copied while messages were put together.",
                   "Near the bytes received: messages come in many frames."),
+            Panel("Time inside the processes", "percentunit",
+                  ((rate("moebius_transport_stage_seconds_total", "stage, lane"), "{stage} {lane}"),),
+                  "Seconds per second that messages wait to be sent (queued), and that arrivals take to "
+                  "be copied and handed over (delivered).",
+                  "queued rises: the other end does not read, or the network is full. delivered rises: "
+                  "whoever takes the messages is slow.", width=12, stacked=True),
+            Panel("Dials again", "short",
+                  ((rate("moebius_transport_retries_total", "pod"), "{pod}"),),
+                  "Dials per second after the first, by process: the peer had gone or did not answer.",
+                  "One process: its network. All: the router is not there.", width=12),
         )),
         Row("Held", (
             Panel("Bytes held", "bytes", ((gauge("moebius_transport_held_bytes", "what"), "{what}"),),

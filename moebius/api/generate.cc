@@ -24,6 +24,7 @@ bool AsksTheSame(const GenerateRequest& a, const GenerateRequest& b) {
   other.deadline = a.deadline;
   other.priority = a.priority;
   other.traceparent = a.traceparent;
+  other.caller = a.caller;
   return a == other;
 }
 

@@ -45,11 +45,14 @@ struct GenerateRequest {
   /// W3C Trace Context of the caller's span, beside the request (metadata of the call). Empty or
   /// malformed: none.
   std::string traceparent;
+  /// Who asks, for the log: the client whose key it has, else the host that it comes from. Beside
+  /// the request, too.
+  std::string caller;
   friend bool operator==(const GenerateRequest&, const GenerateRequest&) = default;
 };
 
-/// Whether both ask for the same answer: all fields but deadline, priority and traceparent
-/// are equal.
+/// Whether both ask for the same answer: all fields but deadline, priority, traceparent
+/// and caller are equal.
 bool AsksTheSame(const GenerateRequest& a, const GenerateRequest& b);
 
 enum class FinishReason { kNone, kStop, kLength, kAbort };

@@ -57,6 +57,7 @@ struct ServiceState {
   std::string state;
   std::string address;
   std::string detail;
+  std::string http_address;  // of /metrics and probes; empty: none
 };
 
 struct ServerInfo {
@@ -100,6 +101,7 @@ enum class RequestState { kQueued, kRunning, kFinished, kFailed };
 struct Explanation {
   std::string request_id;
   std::string trace_id;  // 32 hexadecimal digits; empty: none, and on the wire always
+  std::string caller;    // as GenerateRequest has it; empty on the wire always
   RequestState state = RequestState::kQueued;
   double age_seconds = 0;
   absl::Status failure;  // OK unless kFailed

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <optional>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/error.h"
@@ -81,6 +82,17 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
 
 void SetApiKey(grpc::ClientContext* context, const std::string& key) {
   if (!key.empty()) context->AddMetadata("authorization", "Bearer " + key);
+}
+
+absl::Status ValidateApiKey(absl::string_view key) {
+  const bool is_header = std::all_of(key.begin(), key.end(), [](char c) {
+    return absl::ascii_isgraph(static_cast<unsigned char>(c));
+  });
+  if (is_header) return absl::OkStatus();
+  return WithHint(
+      absl::InvalidArgumentError(
+          "the API key has a space, a line end or another byte that no key has"),
+      "MOEBIUS_API_KEY or --api-key-file hold one key, as moebius keys add has shown it");
 }
 
 void SetTraceparent(grpc::ClientContext* context, const std::string& traceparent) {

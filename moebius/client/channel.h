@@ -24,6 +24,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& 
 /// As metadata "authorization: Bearer KEY"; nothing where `key` is empty.
 void SetApiKey(grpc::ClientContext* context, const std::string& key);
 
+/// INVALID_ARGUMENT for a key that cannot be sent: gRPC ends the process for metadata that is not
+/// printable ASCII. Empty is right: there is none. The key is not repeated.
+absl::Status ValidateApiKey(absl::string_view key);
 /// As metadata "traceparent"; nothing where the text is empty or not printable.
 void SetTraceparent(grpc::ClientContext* context, const std::string& traceparent);
 

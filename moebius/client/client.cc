@@ -99,6 +99,7 @@ Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Make(const ClientOptions& options) {
+  MOEBIUS_RETURN_IF_ERROR(ValidateApiKey(options.api_key));
   MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, MakeChannel(options));
   return std::unique_ptr<Client>(new Client(std::make_unique<Impl>(options, std::move(channel))));
 }

@@ -41,7 +41,8 @@ struct ClientOptions {
 /// Thread-safe. Nothing is retried behind the caller's back.
 class Client {
  public:
-  /// Connects when first used. INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read.
+  /// Connects when first used. INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read, and
+  /// INVALID_ARGUMENT for an API key that no header takes.
   static absl::StatusOr<std::unique_ptr<Client>> Make(const ClientOptions& options);
   ~Client();
 

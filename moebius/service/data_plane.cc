@@ -70,9 +70,11 @@ absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string
   return provider;
 }
 
-DataPlane::DataPlane() : reactor_(Clock::Monotonic()) {}
+DataPlane::DataPlane()
+    : reactor_(Clock::Monotonic()), pulse_(std::make_shared<ReactorPulse>(reactor_)) {}
 
 DataPlane::~DataPlane() {
+  pulse_->Detach();
   // Says goodbye while reactions still run.
   transport_.reset();
   thread_.reset();

@@ -9,6 +9,7 @@
 
 #include "moebius/model/model_config.h"
 #include "moebius/service/flags.h"
+#include "moebius/service/reactor_pulse.h"
 #include "moebius/transport/frame/frame_limits.h"
 #include "moebius/transport/link.h"
 #include "moebius/transport/reactor.h"
@@ -48,6 +49,8 @@ class DataPlane {
 
   Transport& transport() { return *transport_; }
   Reactor& reactor() { return reactor_; }
+  /// Whether the reactor runs, for /livez; may be looked at when the data plane has gone.
+  const std::shared_ptr<ReactorPulse>& pulse() const { return pulse_; }
   /// Where it listens, with the chosen port; nothing when it does not.
   const std::optional<Address>& address() const { return address_; }
 
@@ -55,6 +58,7 @@ class DataPlane {
   DataPlane();
 
   Reactor reactor_;
+  const std::shared_ptr<ReactorPulse> pulse_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ReactorThread> thread_;
   std::optional<Address> address_;

@@ -47,6 +47,7 @@ absl::Status ParticipantProcess::Start(absl::FunctionRef<void(Transport&)> bind)
   plane.listen = options_.config.listen;
   plane.advertise = options_.config.advertise;
   MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, joiner_));
+  health_.WatchLoop("reactor", [pulse = plane_->pulse()] { return pulse->Look(); });
   bind(plane_->transport());
   plane_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);

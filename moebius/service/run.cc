@@ -32,11 +32,16 @@ class Notices final : public ProcessNotices {
  public:
   Notices(const std::string& name, LogFormat format, StopSignal& stop)
       : logger_(std::make_shared<Logger>(OptionsOf(name, format))), stop_(stop) {
-    InstallGrpcLog([logger = logger_](const std::string& line) { logger->Error(line); });
+    InstallGrpcLog([logger = logger_](const std::string& line) {
+      logger->LogOf({"", "grpc"}, LogLevel::kError, line, {});
+    });
   }
   ~Notices() override { InstallGrpcLog(nullptr); }
 
   void Log(absl::string_view sentence) override { logger_->Info(sentence); }
+  void LogOf(const LogSource& source, absl::string_view sentence) override {
+    logger_->LogOf(source, LogLevel::kInfo, sentence, {});
+  }
   Logger* logger() override { return logger_.get(); }
   void Announce(absl::string_view line) override { PrintLine(line); }
   void Fail(const absl::Status& status) override { stop_.Fail(status); }

@@ -42,6 +42,8 @@ class ProcessNotices {
   virtual ~ProcessNotices() = default;
   /// A sentence for whoever reads the log (stderr). Never waits for the reader.
   virtual void Log(absl::string_view sentence) = 0;
+  /// The same for what others can provoke: `source` says whose budget the line counts against.
+  virtual void LogOf(const LogSource& source, absl::string_view sentence) { Log(sentence); }
   /// The log itself, for levels and fields; null where there is none (tests).
   virtual Logger* logger() { return nullptr; }
   /// A line for a program (stdout): "ready …", "waiting …", after the listening line.

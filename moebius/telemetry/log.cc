@@ -5,11 +5,12 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <deque>
-#include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,62 +22,24 @@
 namespace moebius {
 namespace {
 
-// Different sentences whose repeats are counted apart; the rest shares one count.
-constexpr size_t kMaxSentences = 256;
 constexpr absl::Duration kMaxClosingWait = absl::Seconds(1);
+constexpr absl::Duration kLongWait = absl::Hours(1);  // for something to say
 // How often a writer that waits for a full pipe looks whether the process ends.
 constexpr int kPollMs = 100;
 
-// Says of each sentence whether it may be written now. Not thread-safe.
-class RepeatLimit {
- public:
-  RepeatLimit(int max_repeats, absl::Duration window)
-      : max_repeats_(max_repeats), window_(window) {}
-
-  // Writes the suppressed repeats of the window that has ended into `suppressed`.
-  bool Allows(absl::string_view sentence, absl::Duration now, uint64_t* suppressed) {
-    Window& window = Find(sentence);
-    *suppressed = 0;
-    if (window.count == 0 || now - window.begin >= window_) {
-      *suppressed = window.suppressed;
-      window = {now, 0, 0};
-    }
-    if (window.count < max_repeats_) {
-      ++window.count;
-      return true;
-    }
-    ++window.suppressed;
-    return false;
-  }
-
- private:
-  struct Window {
-    absl::Duration begin;
-    int count = 0;
-    uint64_t suppressed = 0;
-  };
-
-  Window& Find(absl::string_view sentence) {
-    const auto found = windows_.find(std::string(sentence));
-    if (found != windows_.end()) return found->second;
-    if (windows_.size() >= kMaxSentences) return others_;
-    return windows_[std::string(sentence)];
-  }
-
-  const int max_repeats_;
-  const absl::Duration window_;
-  std::map<std::string, Window> windows_;
-  Window others_;
-};
+LogLimits LimitsOf(const LogOptions& options) {
+  LogLimits limits;
+  limits.max_lines = options.max_repeats;
+  limits.window = options.repeat_window;
+  return limits;
+}
 
 }  // namespace
 
 class Logger::Impl {
  public:
   explicit Impl(const LogOptions& options)
-      : options_(options),
-        repeats_(options.max_repeats, options.repeat_window),
-        thread_([this] { Run(); }) {}
+      : options_(options), limit_(LimitsOf(options)), thread_([this] { Run(); }) {}
 
   ~Impl() {
     {
@@ -90,16 +53,16 @@ class Logger::Impl {
 
   bool IsOn(LogLevel level) const { return level >= options_.level; }
 
-  void Log(LogLevel level, absl::string_view sentence, std::vector<LogField> fields) {
-    LogLine line;
-    line.level = level;
-    line.time = options_.wall_clock != nullptr ? options_.wall_clock() : absl::Now();
-    line.sentence = std::string(sentence);
-    line.fields = std::move(fields);
+  void LogOf(LogSource source, LogLevel level, absl::string_view sentence,
+             std::vector<LogField> fields) MOEBIUS_EXCLUDES(mutex_) {
+    LogLine line = MakeLine(level, sentence, std::move(fields));
+    if (source.kind.empty()) source.kind = line.sentence;
     MutexLock lock(mutex_);
     uint64_t suppressed = 0;
-    if (!repeats_.Allows(sentence, Clock::Monotonic().Now(), &suppressed)) {
+    if (!limit_.Allows(source, Clock::Monotonic().Now(), &suppressed)) {
       ++figures_.suppressed;
+      // The first of a window: the thread has to know when to say so.
+      if (figures_.suppressed == told_suppressed_ + 1) changed_.SignalAll();
       return;
     }
     if (suppressed != 0) line.fields.emplace_back("suppressed_repeats", suppressed);
@@ -128,6 +91,36 @@ class Logger::Impl {
   }
 
  private:
+  LogLine MakeLine(LogLevel level, absl::string_view sentence, std::vector<LogField> fields) const {
+    LogLine line;
+    line.level = level;
+    line.time = options_.wall_clock != nullptr ? options_.wall_clock() : absl::Now();
+    line.sentence = std::string(sentence);
+    line.fields = std::move(fields);
+    return line;
+  }
+
+  // Until there is one, or there will be none.
+  void WaitForLines() MOEBIUS_REQUIRES(mutex_) {
+    while (true) {
+      const absl::Duration now = Clock::Monotonic().Now();
+      TellHeldBack(closing_ ? absl::InfiniteDuration() : now);
+      if (!queue_.empty() || closing_) return;
+      changed_.WaitWithTimeout(mutex_, std::min(limit_.due() - now, kLongWait));
+    }
+  }
+
+  void TellHeldBack(absl::Duration now) MOEBIUS_REQUIRES(mutex_) {
+    const std::optional<LogHeldBack> held_back = limit_.TakeHeldBack(now);
+    if (!held_back.has_value() || held_back->lines == 0) return;
+    told_suppressed_ = figures_.suppressed;
+    queue_.push_back(MakeLine(LogLevel::kWarning, "lines of this log were held back",
+                              {{"lines", held_back->lines},
+                               {"peers", held_back->peers},
+                               {"most_of", held_back->most_of},
+                               {"most_lines", held_back->most_lines}}));
+  }
+
   void Run() {
     // A reader that has gone is a failed write, not the end of the process.
     sigset_t signals;
@@ -136,7 +129,7 @@ class Logger::Impl {
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     MutexLock lock(mutex_);
     while (true) {
-      while (queue_.empty() && !closing_) changed_.Wait(mutex_);
+      WaitForLines();
       if (queue_.empty()) return;
       const LogLine line = std::move(queue_.front());
       queue_.pop_front();
@@ -180,8 +173,9 @@ class Logger::Impl {
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<LogLine> queue_ MOEBIUS_GUARDED_BY(mutex_);
-  RepeatLimit repeats_ MOEBIUS_GUARDED_BY(mutex_);
+  LogLimit limit_ MOEBIUS_GUARDED_BY(mutex_);
   LogFigures figures_ MOEBIUS_GUARDED_BY(mutex_);
+  uint64_t told_suppressed_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   bool writing_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool closing_ MOEBIUS_GUARDED_BY(mutex_) = false;
   std::thread thread_;
@@ -189,8 +183,9 @@ class Logger::Impl {
 
 Logger::Logger(const LogOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 Logger::~Logger() = default;
-void Logger::Log(LogLevel level, absl::string_view sentence, std::vector<LogField> fields) {
-  if (IsOn(level)) impl_->Log(level, sentence, std::move(fields));
+void Logger::LogOf(LogSource source, LogLevel level, absl::string_view sentence,
+                   std::vector<LogField> fields) {
+  if (IsOn(level)) impl_->LogOf(std::move(source), level, sentence, std::move(fields));
 }
 bool Logger::IsOn(LogLevel level) const { return impl_->IsOn(level); }
 bool Logger::Flush(absl::Duration timeout) { return impl_->Flush(timeout); }

@@ -86,6 +86,7 @@ enum class Metric : uint16_t {
   kKvSessions,
   kAttentionMethod,
   kAttentionRounds,
+  kAttentionRingStepSeconds,
   kAttentionExposedWaitSeconds,
   kAttentionForeignSpans,
   // Transport
@@ -93,10 +94,12 @@ enum class Metric : uint16_t {
   kTransportFrames,
   kTransportMessages,
   kTransportCopiedBytes,
+  kTransportStageSeconds,
   kTransportDroppedMessages,
   kTransportPeers,
   kTransportLinks,
   kTransportErrors,
+  kTransportRetries,
   kTransportHeldBytes,
   kTransportReservations,
   // Process

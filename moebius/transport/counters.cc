@@ -9,6 +9,10 @@ absl::string_view DropReasonName(DropReason reason) {
   return kNames[static_cast<size_t>(reason)];
 }
 
+absl::string_view TransportStageName(TransportStage stage) {
+  return stage == TransportStage::kQueued ? "queued" : "delivered";
+}
+
 void TrafficFigures::Add(const TrafficFigures& other) {
   messages += other.messages;
   frames += other.frames;
@@ -22,6 +26,7 @@ void LaneFigures::Add(const LaneFigures& other) {
   received.Add(other.received);
   copied_bytes += other.copied_bytes;
   for (size_t i = 0; i < kNumDropReasons; ++i) dropped_messages[i] += other.dropped_messages[i];
+  for (size_t i = 0; i < kNumTransportStages; ++i) stage_times[i] += other.stage_times[i];
 }
 
 void LaneCounters::Traffic::OnFrame(FrameKind kind, uint64_t bytes) {
@@ -49,6 +54,9 @@ LaneFigures LaneCounters::figures() const {
   figures.received = received_.figures();
   figures.copied_bytes = copied_bytes_.load();
   for (size_t i = 0; i < kNumDropReasons; ++i) figures.dropped_messages[i] = dropped_[i].load();
+  for (size_t i = 0; i < kNumTransportStages; ++i) {
+    figures.stage_times[i] = absl::Nanoseconds(static_cast<int64_t>(stage_nanoseconds_[i].load()));
+  }
   return figures;
 }
 

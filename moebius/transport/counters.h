@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 #include "moebius/transport/frame/frame_header.h"
 #include "moebius/transport/lane.h"
@@ -22,6 +24,14 @@ enum class DropReason {
 };
 inline constexpr size_t kNumDropReasons = 4;
 absl::string_view DropReasonName(DropReason reason);
+
+/// Where messages spend time inside a transport, at either end; what lies between is the link's.
+enum class TransportStage {
+  kQueued,     // from Send until the last part is given to the link: credit, and others before it
+  kDelivered,  // from each frame's arrival until it is copied and, the last, handed over
+};
+inline constexpr size_t kNumTransportStages = 2;
+absl::string_view TransportStageName(TransportStage stage);
 
 /// What crossed one lane in one direction. Frames and bytes are those of messages; the transport's
 /// own frames (hello, beat, credit, goodbye) are counted apart, so that formulas hold exactly.
@@ -44,6 +54,7 @@ struct LaneFigures {
   TrafficFigures received;
   uint64_t copied_bytes = 0;  // copied while messages were put together
   std::array<uint64_t, kNumDropReasons> dropped_messages = {};
+  std::array<absl::Duration, kNumTransportStages> stage_times = {};  // summed over messages
 
   void Add(const LaneFigures& other);
 };
@@ -56,6 +67,10 @@ class LaneCounters {
   void OnDelivered() { Increase(received_.messages, 1); }
   void OnCopied(uint64_t bytes) { Increase(copied_bytes_, bytes); }
   void OnDropped(DropReason reason) { Increase(dropped_[static_cast<size_t>(reason)], 1); }
+  void OnStage(TransportStage stage, absl::Duration time) {
+    Increase(stage_nanoseconds_[static_cast<size_t>(stage)],
+             static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(time))));
+  }
   LaneFigures figures() const;
 
  private:
@@ -73,6 +88,7 @@ class LaneCounters {
   Traffic received_;
   Counter copied_bytes_{0};
   std::array<Counter, kNumDropReasons> dropped_ = {};
+  std::array<Counter, kNumTransportStages> stage_nanoseconds_ = {};
 };
 
 }  // namespace moebius

@@ -94,7 +94,8 @@ absl::Status LinkEnd::Send(SendId id, Message message, absl::Duration deadline, 
                                                        " bytes, the peer takes ",
                                                        their_max_message_bytes_));
     }
-    MOEBIUS_RETURN_IF_ERROR(queue_->Push(id, std::move(message), deadline, std::move(done)));
+    MOEBIUS_RETURN_IF_ERROR(
+        queue_->Push(id, std::move(message), deadline, clock_.Now(), std::move(done)));
     PumpLocked(&finished);
   }
   if (!finished.empty()) owner_.OnFinished(std::move(finished));
@@ -169,7 +170,7 @@ void LinkEnd::Pump() {
 void LinkEnd::PumpLocked(std::vector<SendQueue::Finished>* finished) {
   if (!queue_.has_value() || ended_.load() || closed_) return;
   while (true) {
-    if (!refused_.has_value()) refused_ = queue_->Next(finished);
+    if (!refused_.has_value()) refused_ = queue_->Next(clock_.Now(), finished);
     if (!refused_.has_value()) break;
     if (!link_->TryWrite(*refused_)) return;
     refused_.reset();
@@ -280,6 +281,8 @@ absl::Status LinkEnd::ReceiveMessage(const FrameHeader& header, Payload payload)
     return absl::OkStatus();
   }
   assembly_->Add(header, std::move(payload));
+  counters_[LaneIndex(lane())].OnStage(TransportStage::kDelivered,
+                                       clock_.Now() - absl::Nanoseconds(last_heard_ns_.load()));
   MaybeCredit();
   return absl::OkStatus();
 }

@@ -25,6 +25,11 @@ void WriteLane(Lane lane, const LaneFigures& figures, absl::string_view provider
   WriteTraffic(figures.sent, {provider, name, "sent"}, writer);
   WriteTraffic(figures.received, {provider, name, "received"}, writer);
   WriteCount(Metric::kTransportCopiedBytes, figures.copied_bytes, {provider, name}, writer);
+  for (size_t index = 0; index < kNumTransportStages; ++index) {
+    writer.WriteCounter(Metric::kTransportStageSeconds,
+                        absl::ToDoubleSeconds(figures.stage_times[index]),
+                        {provider, name, TransportStageName(static_cast<TransportStage>(index))});
+  }
   for (size_t index = 0; index < kNumDropReasons; ++index) {
     WriteCount(Metric::kTransportDroppedMessages, figures.dropped_messages[index],
                {provider, name, DropReasonName(static_cast<DropReason>(index))}, writer);
@@ -55,6 +60,7 @@ void WriteTransportMetrics(const Transport& transport, absl::string_view provide
   write_error("protocol", figures.protocol_errors);
   write_error("silent_link", figures.silent_links_cut);
   write_error("peer_died", figures.peers_died);
+  WriteCount(Metric::kTransportRetries, figures.redials, {provider}, writer);
   const auto write_held = [&](absl::string_view what, uint64_t bytes) {
     writer.WriteGauge(Metric::kTransportHeldBytes, static_cast<double>(bytes), {provider, what});
   };

@@ -16,7 +16,8 @@ std::string SendQueue::Describe() const {
                       terms_.window_bytes, " bytes that the peer has not consumed");
 }
 
-absl::Status SendQueue::Push(SendId id, Message message, absl::Duration deadline, SendDone done) {
+absl::Status SendQueue::Push(SendId id, Message message, absl::Duration deadline,
+                             absl::Duration now, SendDone done) {
   Pending pending;
   pending.bytes = MessageBytes(message) + kFrameHeaderBytes;
   if (queued_bytes_ > 0 && queued_bytes_ + pending.bytes > max_queued_bytes_) {
@@ -27,6 +28,7 @@ absl::Status SendQueue::Push(SendId id, Message message, absl::Duration deadline
   pending.id = id;
   pending.message = std::move(message);
   pending.deadline = deadline;
+  pending.pushed_at = now;
   pending.done = std::move(done);
   pending_.push_back(std::move(pending));
   return absl::OkStatus();
@@ -112,7 +114,7 @@ std::optional<Frame> SendQueue::NextOwnFrame() {
   return std::nullopt;
 }
 
-std::optional<WireFrame> SendQueue::Next(std::vector<Finished>* finished) {
+std::optional<WireFrame> SendQueue::Next(absl::Duration now, std::vector<Finished>* finished) {
   if (std::optional<Frame> own = NextOwnFrame(); own.has_value()) {
     counters_.OnSent(own->header.kind, own->header.payload_bytes, false);
     return Seal(*std::move(own));
@@ -131,6 +133,7 @@ std::optional<WireFrame> SendQueue::Next(std::vector<Finished>* finished) {
   counters_.OnSent(frame.header.kind, frame.header.payload_bytes, ends_message);
   if (ends_message) {
     queued_bytes_ -= pending.bytes;
+    counters_.OnStage(TransportStage::kQueued, now - pending.pushed_at);
     if (pending.done != nullptr) finished->push_back({std::move(pending.done), absl::OkStatus()});
     pending_.pop_front();
   }

@@ -55,8 +55,9 @@ class SendQueue {
   };
 
   /// The message must be valid for the other end's limits. RESOURCE_EXHAUSTED with the reason why
-  /// the queue does not move.
-  absl::Status Push(SendId id, Message message, absl::Duration deadline, SendDone done);
+  /// the queue does not move. `now` is when it begins to wait.
+  absl::Status Push(SendId id, Message message, absl::Duration deadline, absl::Duration now,
+                    SendDone done);
   /// Removes a message, or what is left of it. False when it is not here any more.
   bool Cancel(SendId id);
   /// Removes the messages whose deadline is at or before `now`.
@@ -75,8 +76,9 @@ class SendQueue {
   /// INVALID_ARGUMENT when it covers frames that were never sent.
   absl::Status OnCredit(uint64_t consumed);
 
-  /// The next frame that may leave now, or nothing.
-  std::optional<WireFrame> Next(std::vector<Finished>* finished);
+  /// The next frame that may leave now, or nothing. The wait of a message whose last part it is
+  /// counts.
+  std::optional<WireFrame> Next(absl::Duration now, std::vector<Finished>* finished);
 
   bool HasUncredited() const { return !in_flight_.empty(); }
   /// How many frames the other end has said that it consumed.
@@ -93,6 +95,7 @@ class SendQueue {
     uint32_t parts = 0;  // 0 until the first part leaves
     uint32_t next_part = 0;
     absl::Duration deadline;
+    absl::Duration pushed_at;
     SendDone done;
   };
 

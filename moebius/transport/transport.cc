@@ -224,6 +224,7 @@ TransportFigures Transport::Core::figures() const {
   figures.protocol_errors = protocol_errors_;
   figures.silent_links_cut = silent_links_cut_;
   figures.peers_died = peers_died_;
+  figures.redials = redials_;
   return figures;
 }
 

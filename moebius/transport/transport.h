@@ -87,6 +87,7 @@ struct TransportFigures {
   uint64_t protocol_errors = 0;  // links cut because of what came over them
   uint64_t silent_links_cut = 0;
   uint64_t peers_died = 0;
+  uint64_t redials = 0;  // of peers that had gone or did not answer
 };
 
 /// Messages between this process and its peers, in lanes. Knows peers and frames, never what the

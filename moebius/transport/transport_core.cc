@@ -322,6 +322,7 @@ void Transport::Core::Dial(PeerId id) {
     MutexLock lock(mutex_);
     Peer* peer = Find(id);
     if (peer == nullptr) return;
+    if (peer->info.state == PeerState::kDead) ++redials_;
     life = ++peer->life;
     // Unlike any other of this process's connections, and of no meaning elsewhere.
     connection_id = (uint64_t{id.value()} << 32) | (life & 0xffffffff);

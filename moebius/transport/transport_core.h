@@ -123,6 +123,7 @@ class Transport::Core final : public LinkEndOwner,
   uint64_t protocol_errors_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   uint64_t silent_links_cut_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   uint64_t peers_died_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  uint64_t redials_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   std::vector<std::unique_ptr<LinkListener>> listeners_ MOEBIUS_GUARDED_BY(mutex_);
 };
 

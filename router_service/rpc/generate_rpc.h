@@ -17,6 +17,7 @@
 #include "proto/moebius/api/router/v1/router.pb.h"
 #include "router_service/client_gate.h"
 #include "router_service/front.h"
+#include "router_service/rpc/call_watch.h"
 
 namespace moebius {
 
@@ -24,13 +25,16 @@ namespace moebius {
 inline constexpr absl::Duration kGenerateAllowance = absl::Seconds(60);
 inline constexpr absl::Duration kGenerateAllowancePerToken = absl::Seconds(1);
 
+class CallWatch;
+
 /// What all Generate calls of a router share.
 struct GenerateCalls {
   RouterFront& front;
   WorkerPool& pool;  // its queue holds one task of each call that was let in
   int64_t max_calls = 0;
   ClientGate* gate = nullptr;         // null: anybody may call
-  std::atomic<int64_t> num_calls{0};  // that exist
+  CallWatch* watch = nullptr;         // ends calls whose reader takes nothing; null: nobody
+  std::atomic<int64_t> num_calls{0};  // that were let in and exist
 };
 
 /// One Generate: from the request to the last chunk, one outstanding write at a time.
@@ -39,6 +43,7 @@ struct GenerateCalls {
 /// request is cancelled at once when the caller has gone. Lives until gRPC's OnDone.
 class GenerateCall final
     : public grpc::ServerWriteReactor<moebius::api::router::v1::GenerateResponse>,
+      public WatchedCall,
       public std::enable_shared_from_this<GenerateCall> {
  public:
   /// Begins the call, or ends it with RESOURCE_EXHAUSTED where there are too many. Borrows all
@@ -49,16 +54,22 @@ class GenerateCall final
   GenerateCall(GenerateCalls& calls, grpc::CallbackServerContext* context,
                const moebius::api::router::v1::GenerateRequest* request)
       : calls_(calls), context_(context), request_(request) {}
-  ~GenerateCall() override { --calls_.num_calls; }
+  ~GenerateCall() override {
+    if (is_counted_) --calls_.num_calls;
+  }
 
   void OnWriteDone(bool ok) override MOEBIUS_EXCLUDES(mutex_);
   void OnCancel() override MOEBIUS_EXCLUDES(mutex_);
   void OnDone() override MOEBIUS_EXCLUDES(mutex_);
 
+  void EndIfStalled(absl::Duration now, absl::Duration max_wait) override MOEBIUS_EXCLUDES(mutex_);
+
  private:
   // Asks for a turn on the pool, unless one is due anyway.
   void Schedule();
   void TakeTurn() MOEBIUS_EXCLUDES(mutex_);
+  // Takes a place among the client's calls and among all; once, before anything else.
+  absl::Status TakePlace() MOEBIUS_EXCLUDES(mutex_);
   void Submit() MOEBIUS_REQUIRES(mutex_);
   void WriteNext() MOEBIUS_REQUIRES(mutex_);
   void FinishOnce(const absl::Status& status) MOEBIUS_REQUIRES(mutex_);
@@ -67,6 +78,7 @@ class GenerateCall final
   grpc::CallbackServerContext* const context_;
   const moebius::api::router::v1::GenerateRequest* const request_;
   std::shared_ptr<GenerateCall> self_;  // until OnDone
+  bool is_counted_ = false;             // has a place; strangers have none
   std::atomic<bool> is_scheduled_{false};
 
   Mutex mutex_;
@@ -74,11 +86,14 @@ class GenerateCall final
   moebius::api::router::v1::GenerateResponse response_ MOEBIUS_GUARDED_BY(mutex_);
   std::shared_ptr<ClientPass> pass_ MOEBIUS_GUARDED_BY(mutex_);  // with a gate
   bool is_writing_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  absl::Duration write_begun_at_ MOEBIUS_GUARDED_BY(mutex_);
+  bool is_stalled_ MOEBIUS_GUARDED_BY(mutex_) = false;  // and being ended: not finished meanwhile
   bool is_cancelled_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool is_finished_ MOEBIUS_GUARDED_BY(mutex_) = false;
 };
 
-/// The metadata "authorization" of a call; empty where there is none.
+/// The metadata "authorization" of a call; empty where there is none, and no known key where there
+/// are several.
 absl::string_view AuthorizationOf(const grpc::CallbackServerContext& context);
 /// The metadata "traceparent" of a call; empty where there is none, or more than one.
 std::string TraceparentOf(const grpc::CallbackServerContext& context);

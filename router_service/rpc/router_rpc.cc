@@ -17,14 +17,20 @@ namespace pb = ::moebius::api::router::v1;
 
 constexpr size_t kMaxWaitingUpdates = 16;
 
+// What a call that is begun costs its client; nobody where there is no gate.
+void Charge(const std::shared_ptr<ClientPass>& pass, int64_t tokens) {
+  if (pass != nullptr) pass->Charge(tokens);
+}
+
 }  // namespace
 
 RouterRpc::RouterRpc(RouterFront& front, const RouterRpcOptions& options)
     : front_(front),
       options_(options),
-      generate_calls_{front, generate_pool_, options.max_generate_calls, options.gate},
+      generate_calls_{front, generate_pool_, options.max_generate_calls, options.gate, &watch_},
       generate_pool_(options.generate_threads, static_cast<size_t>(options.max_generate_calls)),
-      blocking_pool_(options.blocking_threads, static_cast<size_t>(options.max_blocking_calls)) {}
+      blocking_pool_(options.blocking_threads, static_cast<size_t>(options.max_blocking_calls)),
+      watch_(options.max_write_wait) {}
 
 RouterRpc::~RouterRpc() = default;
 
@@ -36,12 +42,14 @@ grpc::ServerWriteReactor<pb::GenerateResponse>* RouterRpc::Generate(
 grpc::ServerUnaryReactor* RouterRpc::Forward(grpc::CallbackServerContext* context,
                                              const pb::ForwardRequest* request,
                                              pb::ForwardResponse* response) {
-  const auto pass = EnterCaller(*context, request->num_rows());
+  const auto pass = EnterCaller(*context);
   if (!pass.ok()) return AnswerNow(context, pass.status());
   // The pass is the caller's place for as long as the work is there, waiting or running.
   return RunOnPool(context, blocking_pool_,
                    [this, context, request, response, pass = *pass]() -> absl::Status {
                      MOEBIUS_ASSIGN_OR_RETURN(ForwardRequest forward, FromProto(*request));
+                     // Not before: a request may claim any number of rows.
+                     Charge(pass, request->num_rows());
                      forward.traceparent = TraceparentOf(*context);
                      MOEBIUS_ASSIGN_OR_RETURN(
                          ForwardAnswer answer,
@@ -54,10 +62,11 @@ grpc::ServerUnaryReactor* RouterRpc::Forward(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* RouterRpc::Route(grpc::CallbackServerContext* context,
                                            const pb::RouteRequest* request,
                                            pb::RouteResponse* response) {
-  const auto pass = EnterCaller(*context, request->token_ids_size());
+  const auto pass = EnterCaller(*context);
   if (!pass.ok()) return AnswerNow(context, pass.status());
   return RunOnPool(
       context, blocking_pool_, [this, context, request, response, pass = *pass]() -> absl::Status {
+        Charge(pass, request->token_ids_size());
         MOEBIUS_ASSIGN_OR_RETURN(
             const RouteAnswer answer,
             front_.Route(FromProto(*request), TimeLeft(*context, options_.max_blocking_time)));
@@ -103,9 +112,11 @@ grpc::ServerUnaryReactor* RouterRpc::GetServerInfo(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* context,
                                                    const pb::GetExpertLoadRequest*,
                                                    pb::GetExpertLoadResponse* response) {
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
   // Up to 15,000 numbers, but nothing to wait for: still not on gRPC's thread.
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.expert_load(), response);
     return absl::OkStatus();
   });
@@ -114,8 +125,10 @@ grpc::ServerUnaryReactor* RouterRpc::GetExpertLoad(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* context,
                                              const pb::GetBiasRequest*,
                                              pb::GetBiasResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.biases(), response);
     return absl::OkStatus();
   });
@@ -124,8 +137,10 @@ grpc::ServerUnaryReactor* RouterRpc::GetBias(grpc::CallbackServerContext* contex
 grpc::ServerUnaryReactor* RouterRpc::GetPlacement(grpc::CallbackServerContext* context,
                                                   const pb::GetPlacementRequest*,
                                                   pb::GetPlacementResponse* response) {
-  return RunOnPool(context, blocking_pool_, [this, context, response]() -> absl::Status {
-    MOEBIUS_RETURN_IF_ERROR(CheckCaller(*context));
+  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
+    return AnswerNow(context, caller);
+  }
+  return RunOnPool(context, blocking_pool_, [this, response]() -> absl::Status {
     ToProto(front_.placement(), response);
     return absl::OkStatus();
   });
@@ -144,16 +159,13 @@ grpc::ServerUnaryReactor* RouterRpc::Explain(grpc::CallbackServerContext* contex
 
 absl::Status RouterRpc::CheckCaller(const grpc::CallbackServerContext& context) const {
   return options_.gate == nullptr ? absl::OkStatus()
-                                  : options_.gate->Check(AuthorizationOf(context));
+                                  : options_.gate->Check(AuthorizationOf(context), context.peer());
 }
 
 absl::StatusOr<std::shared_ptr<ClientPass>> RouterRpc::EnterCaller(
-    const grpc::CallbackServerContext& context, int64_t tokens) const {
+    const grpc::CallbackServerContext& context) const {
   if (options_.gate == nullptr) return std::shared_ptr<ClientPass>();
-  MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<ClientPass> pass,
-                           options_.gate->Enter(AuthorizationOf(context)));
-  pass->Charge(std::max<int64_t>(0, tokens));
-  return pass;
+  return options_.gate->Enter(AuthorizationOf(context), context.peer());
 }
 
 RouterAdminRpc::RouterAdminRpc(RouterFront& front)

@@ -21,6 +21,7 @@ struct RouterRpcOptions {
   int blocking_threads = 4;           // each waits for one Forward or Route
   int64_t max_blocking_calls = 64;    // that wait for such a thread
   absl::Duration max_blocking_time = absl::Seconds(30);
+  absl::Duration max_write_wait = absl::Seconds(60);  // of one chunk for its reader
   RpcServerOptions server;     // of the port, for what GetServerInfo tells of its bounds
   ClientGate* gate = nullptr;  // who may call; outlives the service; null: anybody
 };
@@ -68,15 +69,16 @@ class RouterRpc final : public moebius::api::router::v1::Router::CallbackService
 
  private:
   absl::Status CheckCaller(const grpc::CallbackServerContext& context) const;
-  // The place of a call that computes, charged with `tokens`; null without a gate.
+  // The place of a call that computes; null without a gate.
   absl::StatusOr<std::shared_ptr<ClientPass>> EnterCaller(
-      const grpc::CallbackServerContext& context, int64_t tokens) const;
+      const grpc::CallbackServerContext& context) const;
 
   RouterFront& front_;
   const RouterRpcOptions options_;
   GenerateCalls generate_calls_;  // before the pool, whose last tasks end calls
   WorkerPool generate_pool_;
   WorkerPool blocking_pool_;
+  CallWatch watch_;  // goes first: it gives the pool work
 };
 
 /// The service RouterAdmin over a front, for the admin port alone. Thread-safe; outlives the server

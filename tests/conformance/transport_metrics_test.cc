@@ -75,6 +75,15 @@ TEST(TransportMetricsTest, CountKnownTrafficExactlyOnBothSides) {
   }
   // 1 + … + 5 rows of 16 fp32 values at the least.
   EXPECT_GE(ValueOf(sent, Lane("bytes_total", "bulk", "direction=\"sent\"")), 15 * 16 * 4);
+  for (const char* lane : {"control", "decode", "bulk"}) {
+    for (const char* stage : {"queued", "delivered"}) {
+      const std::string series =
+          Lane("stage_seconds_total", lane, absl::StrCat("stage=\"", stage, "\""));
+      EXPECT_GE(ValueOf(sent, series), 0);
+      EXPECT_GE(ValueOf(received, series), 0);
+    }
+  }
+  EXPECT_EQ(ValueOf(sent, "moebius_transport_retries_total{transport=\"loopback\"}"), 0);
   EXPECT_EQ(MetricsErrors(sent), 0);
   EXPECT_EQ(MetricsErrors(received), 0);
 }

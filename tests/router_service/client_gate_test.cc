@@ -16,6 +16,7 @@
 #include "moebius/base/error.h"
 #include "moebius/base/replace_file.h"
 #include "moebius/rpc/api_key.h"
+#include "tests/support/metric_values.h"
 
 namespace moebius {
 namespace {
@@ -198,6 +199,37 @@ TEST_F(ClientGateTest, KeepsItsListWhereTheFileCannotBeRead) {
   Write({});
   gate_.ReloadIfChanged();
   EXPECT_TRUE(absl::IsUnauthenticated(gate_.Check(Bearer("k"))));
+}
+
+TEST_F(ClientGateTest, TellsOfStrangersByTheirHostAndNeverTheirKeys) {
+  Write({{"a", {HashKey("k")}, 0, 0}});
+  ASSERT_TRUE(gate_.Load().ok());
+  std::vector<LogSource> sources;
+  std::vector<std::string> told;
+  gate_.SetOnStranger([&](const LogSource& source, const std::string& notice) {
+    sources.push_back(source);
+    told.push_back(notice);
+  });
+  EXPECT_FALSE(gate_.Enter(Bearer("secret"), "ipv4:10.0.0.9:4711").ok());
+  EXPECT_FALSE(gate_.Check("", "ipv4:10.0.0.9:4712").ok());
+  EXPECT_TRUE(gate_.Enter(Bearer("k"), "ipv4:10.0.0.9:4713").ok());
+  EXPECT_THAT(told, ElementsAre("refused a call of 10.0.0.9: the call's key is not known here",
+                                "refused a call of 10.0.0.9: this router wants a key, the call has "
+                                "none"));
+  for (const LogSource& source : sources) EXPECT_EQ(source.peer, "10.0.0.9");
+}
+
+TEST_F(ClientGateTest, NoChargeLocksAClientOutForGood) {
+  Write({{"a", {HashKey("k")}, 0, 60}});
+  ASSERT_TRUE(gate_.Load().ok());
+  const auto pass = *gate_.Enter(Bearer("k"));
+  for (int i = 0; i < 4; ++i) pass->Charge(INT64_MAX);  // sums stay numbers
+  pass->Charge(-5);
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([this](MetricWriter& writer) { gate_.WriteMetrics(writer); });
+  EXPECT_EQ(ValueOf(registry.Scrape(), "moebius_client_tokens_total{client=\"a\"}"),
+            4 * 4294967296.0);
 }
 
 }  // namespace

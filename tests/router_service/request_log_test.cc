@@ -102,7 +102,7 @@ TEST(RequestLogTest, WritesTheTraceOfARequestThatHasOne) {
   Logger logger(options);
   RequestLog log;
   log.SetOnEnded([&](const Explanation& ended) { WriteLogLine(ended, logger); });
-  log.OnQueued("a", "4bf92f3577b34da6a3ce929d0e0e4736");
+  log.OnQueued("a", "4bf92f3577b34da6a3ce929d0e0e4736", "team-a");
   log.OnQueued("b");
   log.OnEnded("a", absl::OkStatus());
   log.OnEnded("b", absl::UnavailableError("gone"));
@@ -114,10 +114,33 @@ TEST(RequestLogTest, WritesTheTraceOfARequestThatHasOne) {
       absl::StrSplit(std::string(text, static_cast<size_t>(size)), '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], HasSubstr("info router-0: a request was answered request_id=\"a\" "
-                                  "trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\" "
+                                  "caller=\"team-a\" trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\" "
                                   "prompt_tokens=0 completion_tokens=0 exact=true seconds="));
   EXPECT_THAT(lines[1], HasSubstr("warning router-0: a request failed request_id=\"b\" "
                                   "status=\"UNAVAILABLE: gone\" completion_tokens=0 seconds="));
+}
+
+TEST(RequestLogTest, OneCallerBlotsOutNoOthersLines) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const OwnedFd read_end(ends[0]), write_end(ends[1]);
+  LogOptions options;
+  options.fd = write_end.fd();
+  Logger logger(options);
+  RequestLog log;
+  log.SetOnEnded([&](const Explanation& ended) { WriteLogLine(ended, logger); });
+  for (int i = 0; i < 100; ++i) {
+    const std::string id = absl::StrCat("noise-", i);
+    log.OnQueued(id, "", "10.0.0.9");
+    log.OnEnded(id, absl::UnavailableError("gone"));
+  }
+  log.OnQueued("wanted", "", "team-a");
+  log.OnEnded("wanted", absl::UnavailableError("gone"));
+  ASSERT_TRUE(logger.Flush(absl::Seconds(20)));
+  EXPECT_EQ(logger.figures().suppressed, 90u);
+  std::string text(65536, ' ');
+  ASSERT_GT(read(read_end.fd(), text.data(), text.size()), 0);
+  EXPECT_THAT(text, HasSubstr("request_id=\"wanted\" caller=\"team-a\""));
 }
 
 }  // namespace

@@ -251,6 +251,41 @@ TEST(GenerateCallTest, EndsWithTheServer) {
   EXPECT_TRUE(stream->cancelled());
 }
 
+TEST(GenerateCallTest, EndsACallWhoseReaderTakesNothing) {
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.max_generate_calls = 1;
+  options.max_write_wait = absl::Milliseconds(200);
+  RouterWorld world(front, options);
+  std::atomic<bool> reads{false};
+  absl::Status status;
+  std::thread reader([&] {
+    status = world.client().Generate(GenerateRequest(), [&](const GenerateEvent*) {
+      while (!reads) std::this_thread::yield();
+      return true;
+    });
+  });
+  const auto stream = front.WaitForStream();
+  // More than flow control lets through, until somebody gives it up.
+  while (!stream->cancelled()) {
+    if (stream->HasRoom()) stream->Push(Token(1, 2'000));
+    std::this_thread::yield();
+  }
+  stream->End(absl::CancelledError("as the lead would"));
+  // Its place is free, though it still reads nothing.
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { world.calls().WriteMetrics(writer); });
+  const auto in_flight = [&registry] {
+    return ValueOf(registry.Scrape(),
+                   "moebius_requests_in_flight{service=\"router\",method=\"Generate\"}");
+  };
+  while (in_flight() != 0) std::this_thread::yield();
+  reads = true;
+  reader.join();
+  EXPECT_TRUE(absl::IsCancelled(status)) << status;
+}
+
 TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients) {
   const std::string path = absl::StrCat(testing::TempDir(), "/rpc_clients.", getpid(), ".json");
   ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 1, 10}}), 0600).ok());
@@ -296,6 +331,77 @@ TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients)
   clock.Advance(absl::Minutes(1));
   EXPECT_TRUE(client->Route(RouteRequest()).ok());
   std::remove(path.c_str());
+}
+
+TEST(RouterRpcTest, AKeyThatNoHeaderTakesIsRefusedWithoutRepeatingIt) {
+  for (const char* key : {"secret\nkey", "secret key", "secret\xff", "secret\t"}) {
+    ClientOptions options;
+    options.target = "127.0.0.1:1";
+    options.api_key = key;
+    const absl::Status status = Client::Make(options).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(std::string(status.message()).find("secret"), std::string::npos) << status;
+  }
+}
+
+TEST(RouterRpcTest, StrangersTakeNoPlaceOfThoseWhoMayCall) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/places.", getpid(), ".json");
+  ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 0, 0}}), 0600).ok());
+  FakeClock clock;
+  ClientGate gate(path, clock, [](const std::string&) {});
+  ASSERT_TRUE(gate.Load().ok());
+  std::remove(path.c_str());
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.gate = &gate;
+  options.blocking_threads = 1;
+  options.max_blocking_calls = 1;
+  RouterWorld world(front, options);
+  ClientOptions known;
+  known.target = world.target();
+  known.api_key = "k";
+  const auto client = *Client::Make(known);
+  // One runs, one waits and three are refused: the pool is full.
+  front.route_mutex.Lock();
+  std::vector<std::thread> callers;
+  std::atomic<int> refused{0};
+  const auto call = [&] {
+    if (absl::IsResourceExhausted(client->Route(RouteRequest()).status())) ++refused;
+  };
+  callers.emplace_back(call);
+  while (front.routes_begun == 0) std::this_thread::yield();
+  for (int i = 0; i < 4; ++i) callers.emplace_back(call);
+  while (refused < 3) std::this_thread::yield();
+  Client& stranger = world.client();
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetExpertLoad().status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetBias().status()));
+  EXPECT_TRUE(absl::IsUnauthenticated(stranger.GetPlacement().status()));
+  front.route_mutex.Unlock();
+  for (std::thread& caller : callers) caller.join();
+}
+
+TEST(RouterRpcTest, WhatIsRefusedCostsItsClientNothing) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/refused_clients.", getpid(), ".json");
+  ASSERT_TRUE(ReplaceFile(path, FormatClientList({{"a", {HashKey("k")}, 0, 10}}), 0600).ok());
+  FakeClock clock;
+  ClientGate gate(path, clock, [](const std::string&) {});
+  ASSERT_TRUE(gate.Load().ok());
+  std::remove(path.c_str());
+  ScriptedFront front;
+  RouterRpcOptions options;
+  options.gate = &gate;
+  RouterWorld world(front, options);
+  ClientOptions known;
+  known.target = world.target();
+  known.api_key = "k";
+  const auto client = *Client::Make(known);
+  ForwardRequest claims;
+  claims.num_rows = int64_t{1} << 62;
+  claims.hidden_size = 256;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(absl::IsInvalidArgument(client->Forward(claims).status()));
+  }
+  EXPECT_TRUE(client->Route(RouteRequest()).ok());
 }
 
 TEST(RouterRpcTest, RefusesCallsThatWouldWaitBehindTooManyOthers) {

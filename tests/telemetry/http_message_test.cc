@@ -100,12 +100,29 @@ TEST(HttpMessageTest, SurvivesAnybodysBytes) {
 
 TEST(HttpMessageTest, LeavesTheBodyOutForHead) {
   const HttpResponse response = {503, "text/plain; charset=utf-8", "not yet\n"};
-  const std::string with_body = FormatHttpResponse(response, false);
+  const absl::Time now = absl::FromUnixSeconds(784'111'777);
+  const std::string with_body = FormatHttpResponse(response, false, now);
   EXPECT_THAT(with_body, StartsWith("HTTP/1.1 503 Service Unavailable\r\n"));
   EXPECT_THAT(with_body, HasSubstr("\r\nContent-Length: 8\r\n"));
   EXPECT_THAT(with_body, HasSubstr("\r\nConnection: close\r\n\r\nnot yet\n"));
-  const std::string without = FormatHttpResponse(response, true);
+  EXPECT_THAT(with_body, HasSubstr("\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"));
+  EXPECT_THAT(with_body, HasSubstr("\r\nContent-Security-Policy: default-src 'none'; "));
+  const std::string without = FormatHttpResponse(response, true, now);
   EXPECT_EQ(with_body, without + "not yet\n");
+}
+
+TEST(HttpMessageTest, ReadsBackTheDatesThatItWrites) {
+  // The example of RFC 9110, 5.6.7.
+  EXPECT_EQ(FormatHttpDate(absl::FromUnixSeconds(784'111'777)), "Sun, 06 Nov 1994 08:49:37 GMT");
+  for (const int64_t seconds : {int64_t{0}, int64_t{951'782'400}, int64_t{1'800'000'001}}) {
+    const absl::Time time = absl::FromUnixSeconds(seconds);
+    EXPECT_EQ(ParseHttpDate(FormatHttpDate(time)), time);
+  }
+  for (const char* text : {"", "now", "Mon, 06 Nov 1994 08:49:37 GMT",
+                           "Sun, 06 Nov 1994 08:49:61 GMT", "Sun, 06 Nov 1994 08:49:37 CET",
+                           "Sun Nov  6 08:49:37 1994", "Sun, 36 Nov 1994 08:49:37 GMT"}) {
+    EXPECT_FALSE(ParseHttpDate(text).has_value()) << text;
+  }
 }
 
 }  // namespace

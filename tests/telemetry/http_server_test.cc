@@ -39,11 +39,15 @@ sockaddr_in LoopbackAddress(uint16_t port) {
 // A client that says what it is told, byte for byte.
 class Client {
  public:
-  explicit Client(uint16_t port, int receive_buffer = 0)
+  /// From 127.0.0.`host`.
+  explicit Client(uint16_t port, int receive_buffer = 0, uint32_t host = 1)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (receive_buffer != 0) {
       setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     }
+    sockaddr_in own = LoopbackAddress(0);
+    own.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&own), sizeof(own)), 0);
     const sockaddr_in address = LoopbackAddress(port);
     EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   }
@@ -206,6 +210,19 @@ TEST_F(HttpServerTest, ServesAmongAThousandSilentConnections) {
   }
   ExpectServes();
   EXPECT_LE(server_->num_connections(), limits_.max_connections);
+}
+
+TEST_F(HttpServerTest, AHostWithManyConnectionsCrowdsOutNobodyElse) {
+  limits_.request_timeout = absl::Seconds(20);
+  Start();
+  // Its request takes longer than the others need to come.
+  Client slow(port_, 0, /*host=*/2);
+  ASSERT_TRUE(slow.Say("GET /livez HT"));
+  std::vector<std::unique_ptr<Client>> many;
+  for (int index = 0; index < 100; ++index) many.push_back(std::make_unique<Client>(port_));
+  EXPECT_THAT(Client(port_, 0, /*host=*/3).Ask("GET /livez HTTP/1.1\r\n\r\n"),
+              StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(slow.Ask("TP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 200"));
 }
 
 TEST_F(HttpServerTest, ServesAmongReadersThatNeverRead) {

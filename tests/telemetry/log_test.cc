@@ -9,7 +9,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -96,9 +99,13 @@ TEST_F(LoggerTest, SuppressesRepeatsAndSaysHowMany) {
   logger.Warning("something else");
   EXPECT_TRUE(logger.Flush(kPatience));
   const LogFigures figures = logger.figures();
-  EXPECT_EQ(figures.written + figures.suppressed + figures.lost, said + 1);
   EXPECT_GT(figures.suppressed, 0u);
   const std::string text = ReadPipe();
+  uint64_t about_others = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    about_others += absl::StrContains(line, "lines of this log were held back") ? 1 : 0;
+  }
+  EXPECT_EQ(figures.written + figures.suppressed + figures.lost, said + 1 + about_others);
   EXPECT_THAT(text, HasSubstr("something else"));
   EXPECT_THAT(text, HasSubstr(" suppressed_repeats="));
 }
@@ -110,6 +117,34 @@ TEST_F(LoggerTest, KeepsToTheLimitWithinOneWindow) {
   EXPECT_EQ(logger.figures().written, 10u);
   EXPECT_EQ(logger.figures().suppressed, 990u);
   EXPECT_EQ(ReadLines().size(), 10u);
+}
+
+TEST_F(LoggerTest, SaysOnceHowManyLinesWereHeldBackAndWhoHadMost) {
+  options_.repeat_window = absl::Milliseconds(50);
+  std::string text;
+  {
+    Logger logger(options_);
+    for (int index = 0; index < 100; ++index) {
+      logger.LogOf({"10.0.0.9", "refusal"}, LogLevel::kInfo, absl::StrCat("refused ", index), {});
+    }
+    // Nobody says anything more, and still it is told.
+    const absl::Duration end = Clock::Monotonic().Now() + kPatience;
+    while (!absl::StrContains(text, "held back") && Clock::Monotonic().Now() < end) {
+      absl::SleepFor(absl::Milliseconds(5));
+      text += ReadPipe();
+    }
+  }
+  EXPECT_THAT(text, HasSubstr("warning expert-2: lines of this log were held back lines=90 peers=1 "
+                              "most_of=\"10.0.0.9\" most_lines=90"));
+  EXPECT_THAT(ReadPipe(), testing::Not(HasSubstr("held back"))) << "once";
+}
+
+TEST_F(LoggerTest, SaysAtItsEndWhatWasHeldBack) {
+  {
+    Logger logger(options_);
+    for (int index = 0; index < 11; ++index) logger.Info("garbage came in");
+  }
+  EXPECT_THAT(ReadPipe(), HasSubstr("held back lines=1 peers=0 most_of=\"garbage came in\""));
 }
 
 TEST_F(LoggerTest, NeverWaitsForAFullPipe) {

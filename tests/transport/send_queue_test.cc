@@ -44,17 +44,19 @@ class SendQueueTest : public ::testing::Test {
   void SetUp() override { queue_.Open({9, kWindow, kFrame, true}); }
   absl::Status Push(uint64_t id, uint64_t size,
                     absl::Duration deadline = absl::InfiniteDuration()) {
-    return queue_.Push(SendId(id), Bytes(id, size), deadline, nullptr);
+    return queue_.Push(SendId(id), Bytes(id, size), deadline, now_, nullptr);
   }
   std::vector<FrameHeader> Drain() {
     std::vector<FrameHeader> headers;
-    for (auto frame = queue_.Next(&finished_); frame.has_value(); frame = queue_.Next(&finished_)) {
+    for (auto frame = queue_.Next(now_, &finished_); frame.has_value();
+         frame = queue_.Next(now_, &finished_)) {
       headers.push_back(HeaderOf(*frame));
     }
     return headers;
   }
   LaneCounters counters_;
   SendQueue queue_{Lane::kBulk, 4096, counters_};
+  absl::Duration now_ = absl::Hours(1);
   std::vector<SendQueue::Finished> finished_;
 };
 
@@ -87,6 +89,22 @@ TEST_F(SendQueueTest, StopsAtTheWindowAndGoesOnWithCredit) {
   EXPECT_FALSE(queue_.OnCredit(9).ok());
   ASSERT_TRUE(queue_.OnCredit(8).ok());
   EXPECT_FALSE(queue_.HasUncredited());
+}
+
+TEST_F(SendQueueTest, CountsHowLongMessagesWaitedUntilTheirLastPartLeft) {
+  ASSERT_TRUE(Push(0, 2 * kFrame).ok());
+  ASSERT_TRUE(Push(1, 4 * kFrame).ok());
+  Drain();
+  const auto queued = [this] {
+    return counters_.figures().stage_times[static_cast<size_t>(TransportStage::kQueued)];
+  };
+  EXPECT_EQ(queued(), absl::ZeroDuration());
+  now_ += absl::Seconds(3);
+  Drain();
+  EXPECT_EQ(queued(), absl::ZeroDuration()) << "nothing could leave";
+  ASSERT_TRUE(queue_.OnCredit(4).ok());
+  Drain();
+  EXPECT_EQ(queued(), absl::Seconds(3));
 }
 
 TEST_F(SendQueueTest, OwnFramesPassAFullWindow) {

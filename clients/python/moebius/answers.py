@@ -302,6 +302,7 @@ class ServiceState:
     state: str  # "joining", "loading", "canary", "usable", "suspect" or "dead"
     address: str
     detail: str  # more of it in words
+    http_address: str  # HOST:PORT of its /metrics and probes; empty where it has none
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,12 @@ bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
-HttpConnection::HttpConnection(OwnedFd socket, const HttpLimits& limits, absl::Duration now)
-    : socket_(std::move(socket)), limits_(limits), deadline_(now + limits.request_timeout) {}
+HttpConnection::HttpConnection(OwnedFd socket, std::string host, const HttpLimits& limits,
+                               absl::Duration now)
+    : socket_(std::move(socket)),
+      host_(std::move(host)),
+      limits_(limits),
+      deadline_(now + limits.request_timeout) {}
 
 void HttpConnection::Advance(absl::Duration now) {
   if (state_ == State::kReading) Read();

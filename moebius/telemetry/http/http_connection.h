@@ -27,8 +27,8 @@ class HttpConnection {
  public:
   enum class State { kReading, kWriting, kClosing, kDone, kBroken };
 
-  /// `limits` outlives the connection.
-  HttpConnection(OwnedFd socket, const HttpLimits& limits, absl::Duration now);
+  /// `limits` outlives the connection; `host` is where it comes from.
+  HttpConnection(OwnedFd socket, std::string host, const HttpLimits& limits, absl::Duration now);
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
@@ -45,6 +45,7 @@ class HttpConnection {
   void End();
 
   int fd() const { return socket_.fd(); }
+  const std::string& host() const { return host_; }
   State state() const { return state_; }
   bool wants_to_write() const { return state_ == State::kWriting; }
   absl::Duration deadline() const { return deadline_; }
@@ -56,6 +57,7 @@ class HttpConnection {
   void Discard();
 
   const OwnedFd socket_;
+  const std::string host_;
   const HttpLimits& limits_;
   State state_ = State::kReading;
   absl::Duration deadline_;

@@ -2,19 +2,26 @@
 #include "moebius/telemetry/http/http_message.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/civil_time.h"
 
 namespace moebius {
 namespace {
 
 // The longest method that is worth waiting for: "OPTIONS ".
 constexpr size_t kMaxMethodBytes = 8;
+constexpr absl::string_view kDays[] = {"Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"};
+constexpr absl::string_view kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                         "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
 
 absl::string_view ReasonPhrase(int code) {
   switch (code) {
@@ -109,13 +116,42 @@ HttpParse ParseHttpRequest(absl::string_view bytes, size_t max_bytes) {
   return ParseRequestLine(lines[0]);
 }
 
-std::string FormatHttpResponse(const HttpResponse& response, bool head_only) {
+std::string FormatHttpDate(absl::Time time) {
+  const absl::CivilSecond civil = absl::ToCivilSecond(time, absl::UTCTimeZone());
+  return absl::StrFormat("%s, %02d %s %04d %02d:%02d:%02d GMT",
+                         kDays[static_cast<size_t>(absl::GetWeekday(civil))], civil.day(),
+                         kMonths[static_cast<size_t>(civil.month() - 1)], civil.year(),
+                         civil.hour(), civil.minute(), civil.second());
+}
+
+std::optional<absl::Time> ParseHttpDate(absl::string_view text) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, ' ');
+  if (parts.size() != 6 || parts[5] != "GMT") return std::nullopt;
+  const auto month = std::find(std::begin(kMonths), std::end(kMonths), parts[2]);
+  const std::vector<absl::string_view> clock = absl::StrSplit(parts[4], ':');
+  int day = 0, year = 0, hour = 0, minute = 0, second = 0;
+  if (month == std::end(kMonths) || clock.size() != 3 || !absl::SimpleAtoi(parts[1], &day) ||
+      !absl::SimpleAtoi(parts[3], &year) || !absl::SimpleAtoi(clock[0], &hour) ||
+      !absl::SimpleAtoi(clock[1], &minute) || !absl::SimpleAtoi(clock[2], &second)) {
+    return std::nullopt;
+  }
+  const absl::CivilSecond civil(year, month - std::begin(kMonths) + 1, day, hour, minute, second);
+  const absl::Time time = absl::FromCivil(civil, absl::UTCTimeZone());
+  // Another weekday, a 31st of June or an hour 25 does not come back as it was.
+  if (FormatHttpDate(time) != text) return std::nullopt;
+  return time;
+}
+
+std::string FormatHttpResponse(const HttpResponse& response, bool head_only, absl::Time now) {
   return absl::StrCat("HTTP/1.1 ", response.code, " ", ReasonPhrase(response.code), "\r\n",
+                      "Date: ", FormatHttpDate(now), "\r\n",
                       "Content-Type: ", response.content_type, "\r\n",
                       "Content-Length: ", response.body.size(), "\r\n",
                       response.code == 405 ? "Allow: GET, HEAD\r\n" : "",
                       "Cache-Control: no-store\r\n"
                       "X-Content-Type-Options: nosniff\r\n"
+                      "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; "
+                      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
                       "Connection: close\r\n\r\n",
                       head_only ? absl::string_view() : absl::string_view(response.body));
 }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 // The part of HTTP/1.1 (RFC 9112) that a probe, a scraper and a browser need: one GET or HEAD per
 // connection, answered from memory.
@@ -37,7 +38,13 @@ struct HttpParse {
 /// method, 431 for too much, 505 for another version. Pure.
 HttpParse ParseHttpRequest(absl::string_view bytes, size_t max_bytes);
 
-/// Status line, headers and body, for a connection that ends behind it.
-std::string FormatHttpResponse(const HttpResponse& response, bool head_only);
+/// Status line, headers and body, for a connection that ends behind it; `now` is what it says of
+/// the clock of this host. A browser is told to run, load and frame nothing.
+std::string FormatHttpResponse(const HttpResponse& response, bool head_only, absl::Time now);
+
+/// "Sun, 06 Nov 1994 08:49:37 GMT" (RFC 9110, 5.6.7), in every locale, and back; nothing for any
+/// other text.
+std::string FormatHttpDate(absl::Time time);
+std::optional<absl::Time> ParseHttpDate(absl::string_view text);
 
 }  // namespace moebius

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/telemetry/http/http_server.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -17,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
 #include "moebius/base/check.h"
 #include "moebius/base/clock.h"
@@ -35,6 +38,18 @@ constexpr size_t kNumCutReasons = 3;
 constexpr absl::string_view kCutReasonNames[kNumCutReasons] = {"too_many", "timeout", "broken"};
 
 constexpr int kCodes[] = {200, 400, 404, 405, 431, 503, 505};
+
+// The address alone: one host has many ports. Empty for what has none.
+std::string HostOf(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  if (address.ss_family == AF_INET) {
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof(text));
+  } else if (address.ss_family == AF_INET6) {
+    inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, text,
+              sizeof(text));
+  }
+  return text;
+}
 
 size_t CodeIndex(int code) {
   const auto found = std::find(std::begin(kCodes), std::end(kCodes), code);
@@ -146,7 +161,8 @@ class HttpServer::Loop {
 
   void Answer(HttpConnection& connection, const HttpResponse& response, bool head_only) {
     answered_[CodeIndex(response.code)].Add();
-    connection.Answer(FormatHttpResponse(response, head_only), Clock::Monotonic().Now());
+    connection.Answer(FormatHttpResponse(response, head_only, absl::Now()),
+                      Clock::Monotonic().Now());
   }
 
   HttpResponse Respond(const HttpRequest& request) const {
@@ -186,10 +202,12 @@ class HttpServer::Loop {
     for (size_t index = 0; index < sockets_.size(); ++index) {
       if (polled_[1 + index].revents == 0) continue;
       for (int count = 0; count < kAcceptsPerRound; ++count) {
-        OwnedFd accepted(
-            accept4(sockets_[index].fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        sockaddr_storage peer = {};
+        socklen_t peer_size = sizeof(peer);
+        OwnedFd accepted(accept4(sockets_[index].fd(), reinterpret_cast<sockaddr*>(&peer),
+                                 &peer_size, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (accepted.fd() >= 0) {
-          AddConnection(std::move(accepted));
+          AddConnection(std::move(accepted), HostOf(peer));
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
           accept_again_at_ = Clock::Monotonic().Now() + kAcceptPause;
           break;
@@ -200,17 +218,30 @@ class HttpServer::Loop {
     }
   }
 
-  void AddConnection(OwnedFd socket) {
+  void AddConnection(OwnedFd socket, std::string host) {
     const absl::Duration now = Clock::Monotonic().Now();
     if (connections_.size() >= limits_.max_connections) {
-      const auto silent = std::find_if(
-          connections_.begin(), connections_.end(),
-          [](const HttpConnection& c) { return c.state() == HttpConnection::State::kReading; });
-      Cut(silent != connections_.end() ? *silent : connections_.front(), CutReason::kTooMany);
+      Cut(MostDispensable(), CutReason::kTooMany);
       RemoveDone();
     }
     // Most requests have arrived with their connection.
-    Advance(connections_.emplace_back(std::move(socket), limits_, now));
+    Advance(connections_.emplace_back(std::move(socket), std::move(host), limits_, now));
+  }
+
+  // Of the host that has most: it crowds out itself, and nobody else.
+  HttpConnection& MostDispensable() {
+    std::map<absl::string_view, size_t> counts;
+    size_t most = 0;
+    for (const HttpConnection& connection : connections_) {
+      most = std::max(most, ++counts[connection.host()]);
+    }
+    HttpConnection* oldest = nullptr;
+    for (HttpConnection& connection : connections_) {
+      if (counts[connection.host()] < most) continue;
+      if (connection.state() == HttpConnection::State::kReading) return connection;
+      if (oldest == nullptr) oldest = &connection;
+    }
+    return *oldest;
   }
 
   // The connection leaves the list with the next RemoveDone.

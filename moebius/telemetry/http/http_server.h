@@ -21,7 +21,8 @@
 namespace moebius {
 
 struct HttpLimits {
-  size_t max_connections = 64;          // one more, and the oldest without an answer is cut
+  /// One more, and one is cut: of the host that has most of them, the oldest without an answer.
+  size_t max_connections = 64;
   size_t max_request_bytes = 8192;      // request line and headers
   size_t max_pending_bytes = 16 << 20;  // answers that nobody reads; beyond, the oldest is cut
   absl::Duration request_timeout = absl::Seconds(5);  // from accept to the whole request

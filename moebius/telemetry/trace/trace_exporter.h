@@ -11,7 +11,7 @@
 
 #include "moebius/telemetry/log.h"
 #include "moebius/telemetry/registry.h"
-#include "moebius/telemetry/trace/http_post.h"
+#include "moebius/telemetry/trace/http_client.h"
 #include "moebius/telemetry/trace/otlp_json.h"
 #include "moebius/telemetry/trace/trace_span.h"
 

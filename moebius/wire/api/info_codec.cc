@@ -78,6 +78,7 @@ void ToProto(const ServerInfo& info, pb::GetServerInfoResponse* out) {
     entry->set_state(service.state);
     entry->set_address(service.address);
     entry->set_detail(service.detail);
+    entry->set_http_address(service.http_address);
   }
   for (const Limit& limit : info.limits) {
     pb::Limit* entry = out->add_limits();
@@ -111,8 +112,8 @@ ServerInfo FromProto(const pb::GetServerInfoResponse& in) {
   info.tier = in.tier();
   info.threads = in.threads();
   for (const pb::ServiceState& entry : in.services()) {
-    info.services.push_back(
-        {entry.name(), entry.role(), entry.state(), entry.address(), entry.detail()});
+    info.services.push_back({entry.name(), entry.role(), entry.state(), entry.address(),
+                             entry.detail(), entry.http_address()});
   }
   for (const pb::Limit& entry : in.limits()) {
     info.limits.push_back({entry.name(), entry.value(), entry.code(), entry.description()});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moebius/telemetry/trace/http_post.h"
+#include "moebius/telemetry/trace/http_client.h"
 
 #include <string>
 
@@ -24,7 +24,7 @@ PostDeadline Within(absl::Duration limit) {
 
 HttpTarget TargetOf(const std::string& url) { return *ParseHttpTarget(url, "/v1/traces"); }
 
-TEST(HttpPostTest, ReadsAddresses) {
+TEST(HttpClientTest, ReadsAddresses) {
   const HttpTarget full = TargetOf("http://collector.monitoring:4318/a/b?c=d");
   EXPECT_EQ(full.host, "collector.monitoring");
   EXPECT_EQ(full.port, 4318);
@@ -34,13 +34,28 @@ TEST(HttpPostTest, ReadsAddresses) {
   EXPECT_EQ(TargetOf("http://[fe80::1%eth0]:1/").host, "fe80::1%eth0");
 }
 
-TEST(HttpPostTest, RefusesEverythingElseAndSaysWhatToDoAboutHttps) {
-  for (const char* url :
-       {"", "collector:4318", "https://collector:4318/v1/traces", "http://", "http://collector",
-        "http://collector/v1/traces", "http://:4318/", "http://a:0/", "http://a:65536/",
-        "http://a:/", "http://a:+1/", "http://a b:1/", "http://user@a:1/", "http://::1:1/",
-        "http://[::1]/", "http://a:1/b c", "http://a:1/b\r\nX: y", "http://a\r\nX:1/",
-        "HTTP://a:1/"}) {
+TEST(HttpClientTest, RefusesEverythingElseAndSaysWhatToDoAboutHttps) {
+  for (const char* url : {"",
+                          "collector:4318",
+                          "https://collector:4318/v1/traces",
+                          "http://",
+                          "http://collector",
+                          "http://collector/v1/traces",
+                          "http://:4318/",
+                          "http://a:0/",
+                          "http://a:65536/",
+                          "http://a:/",
+                          "http://a:+1/",
+                          "http://a b:1/",
+                          "http://user@a:1/",
+                          "http://::1:1/",
+                          "http://[::1]/",
+                          "http://a:1/b c",
+                          "http://a:1/b\r\nX: y",
+                          "http://a\r\nX:1/",
+                          "HTTP://a:1/",
+                          "http://[a:1/",
+                          "http://a]:1/"}) {
     const auto target = ParseHttpTarget(url, "/v1/traces");
     ASSERT_FALSE(target.ok()) << url;
     EXPECT_TRUE(absl::IsInvalidArgument(target.status()));
@@ -48,7 +63,7 @@ TEST(HttpPostTest, RefusesEverythingElseAndSaysWhatToDoAboutHttps) {
   }
 }
 
-TEST(HttpPostTest, PostsOneBodyAndReadsTheCode) {
+TEST(HttpClientTest, PostsOneBodyAndReadsTheCode) {
   FakeCollector collector;
   const std::string body(1 << 20, 'x');
   collector.AnswerWith(204);
@@ -63,7 +78,25 @@ TEST(HttpPostTest, PostsOneBodyAndReadsTheCode) {
                          "Connection: close\r\n\r\n"));
 }
 
-TEST(HttpPostTest, SaysWhatWentWrong) {
+TEST(HttpClientTest, GetsAnAnswerAndItsHeaders) {
+  FakeCollector collector;
+  collector.AnswerWith(503);
+  const auto answer =
+      GetHttp(TargetOf(collector.url()), /*max_bytes=*/1 << 20, Within(absl::Seconds(20)));
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->code, 503);
+  EXPECT_EQ(answer->Header("content-LENGTH"), "2");
+  EXPECT_EQ(answer->Header("Date"), "");
+  EXPECT_EQ(answer->body, "{}");
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      GetHttp(TargetOf(collector.url()), /*max_bytes=*/8, Within(absl::Seconds(20))).status()));
+  collector.AnswerWith(0);
+  EXPECT_TRUE(absl::IsDataLoss(
+      GetHttp(TargetOf(collector.url()), /*max_bytes=*/1 << 20, Within(absl::Seconds(20)))
+          .status()));
+}
+
+TEST(HttpClientTest, SaysWhatWentWrong) {
   HttpTarget target;
   {
     FakeCollector collector;
@@ -79,7 +112,7 @@ TEST(HttpPostTest, SaysWhatWentWrong) {
       absl::IsUnavailable(PostHttp(target, "text/plain", "x", Within(absl::Seconds(20))).status()));
 }
 
-TEST(HttpPostTest, EndsEarlierWhenTheDeadlineComesNearer) {
+TEST(HttpClientTest, EndsEarlierWhenTheDeadlineComesNearer) {
   FakeCollector collector;
   collector.WaitBefore(absl::Seconds(20));
   const absl::Duration begin = Clock::Monotonic().Now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "moebius/telemetry/trace/http_post.h"
+#include "moebius/telemetry/trace/http_client.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 #include "moebius/base/clock.h"
@@ -115,6 +116,16 @@ absl::Status SendAll(const OwnedFd& socket, absl::string_view bytes, const PostD
   return absl::OkStatus();
 }
 
+// Of a status line's first kStatusBytes.
+absl::StatusOr<int> CodeOf(absl::string_view line) {
+  int code = 0;
+  if (line.size() < kStatusBytes || !absl::StartsWith(line, "HTTP/1.") || line[8] != ' ' ||
+      !absl::SimpleAtoi(line.substr(9, 3), &code) || code < 100 || code > 599) {
+    return absl::DataLossError("the answer is no HTTP/1");
+  }
+  return code;
+}
+
 absl::StatusOr<int> ReadCode(const OwnedFd& socket, const PostDeadline& deadline) {
   char bytes[kStatusBytes];
   size_t size = 0;
@@ -130,13 +141,36 @@ absl::StatusOr<int> ReadCode(const OwnedFd& socket, const PostDeadline& deadline
       return absl::DataLossError(std::strerror(errno));
     }
   }
-  const absl::string_view line(bytes, size);
-  int code = 0;
-  if (!absl::StartsWith(line, "HTTP/1.") || line[8] != ' ' ||
-      !absl::SimpleAtoi(line.substr(9), &code) || code < 100 || code > 599) {
-    return absl::DataLossError("the answer is no HTTP/1");
+  return CodeOf(absl::string_view(bytes, size));
+}
+
+// Until the other side ends.
+absl::StatusOr<std::string> ReadAll(const OwnedFd& socket, size_t max_bytes,
+                                    const PostDeadline& deadline) {
+  std::string all;
+  char bytes[4096];
+  while (true) {
+    const ssize_t count = recv(socket.fd(), bytes, sizeof(bytes), 0);
+    if (count > 0) {
+      all.append(bytes, static_cast<size_t>(count));
+      if (all.size() > max_bytes) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("the answer has more than ", max_bytes, " bytes"));
+      }
+    } else if (count == 0) {
+      return all;
+    } else if (errno == EAGAIN) {
+      MOEBIUS_RETURN_IF_ERROR(WaitFor(socket, POLLIN, deadline, "read the answer"));
+    } else if (errno != EINTR) {
+      return absl::DataLossError(std::strerror(errno));
+    }
   }
-  return code;
+}
+
+std::string HostHeader(const HttpTarget& target) {
+  const bool is_ipv6 = target.host.find(':') != std::string::npos;
+  return absl::StrCat("Host: ", is_ipv6 ? "[" : "", target.host, is_ipv6 ? "]" : "", ":",
+                      target.port, "\r\n");
 }
 
 void DiscardRest(const OwnedFd& socket, const PostDeadline& deadline) {
@@ -167,7 +201,8 @@ absl::StatusOr<HttpTarget> ParseHttpTarget(absl::string_view url, absl::string_v
   if (colon == absl::string_view::npos) return NoTarget(url);
   absl::string_view host = authority.substr(0, colon);
   const absl::string_view port = authority.substr(colon + 1);
-  const bool is_bracketed = absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+  const bool is_bracketed = absl::StartsWith(host, "[") && absl::EndsWith(host, "]");
+  if (is_bracketed) host = host.substr(1, host.size() - 2);
   int32_t number = 0;
   if (host.empty() || host.size() > kMaxHostBytes ||
       !All(host, is_bracketed ? IsAddressCharacter : IsHostCharacter) ||
@@ -183,16 +218,42 @@ absl::StatusOr<HttpTarget> ParseHttpTarget(absl::string_view url, absl::string_v
 absl::StatusOr<int> PostHttp(const HttpTarget& target, absl::string_view content_type,
                              absl::string_view body, const PostDeadline& deadline) {
   MOEBIUS_ASSIGN_OR_RETURN(const OwnedFd socket, Connect(target, deadline));
-  const bool is_ipv6 = target.host.find(':') != std::string::npos;
-  const std::string head =
-      absl::StrCat("POST ", target.path, " HTTP/1.1\r\nHost: ", is_ipv6 ? "[" : "", target.host,
-                   is_ipv6 ? "]" : "", ":", target.port, "\r\nContent-Type: ", content_type,
-                   "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
+  const std::string head = absl::StrCat(
+      "POST ", target.path, " HTTP/1.1\r\n", HostHeader(target), "Content-Type: ", content_type,
+      "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n");
   MOEBIUS_RETURN_IF_ERROR(SendAll(socket, head, deadline));
   MOEBIUS_RETURN_IF_ERROR(SendAll(socket, body, deadline));
   absl::StatusOr<int> code = ReadCode(socket, deadline);
   if (code.ok()) DiscardRest(socket, deadline);
   return code;
+}
+
+std::string HttpAnswer::Header(absl::string_view name) const {
+  for (absl::string_view line : absl::StrSplit(head, "\r\n")) {
+    const size_t colon = line.find(':');
+    if (colon == absl::string_view::npos) continue;
+    if (!absl::EqualsIgnoreCase(line.substr(0, colon), name)) continue;
+    return std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
+  }
+  return "";
+}
+
+absl::StatusOr<HttpAnswer> GetHttp(const HttpTarget& target, size_t max_bytes,
+                                   const PostDeadline& deadline) {
+  MOEBIUS_ASSIGN_OR_RETURN(const OwnedFd socket, Connect(target, deadline));
+  const std::string request = absl::StrCat("GET ", target.path, " HTTP/1.1\r\n", HostHeader(target),
+                                           "Connection: close\r\n\r\n");
+  MOEBIUS_RETURN_IF_ERROR(SendAll(socket, request, deadline));
+  MOEBIUS_ASSIGN_OR_RETURN(const std::string all, ReadAll(socket, max_bytes, deadline));
+  HttpAnswer answer;
+  MOEBIUS_ASSIGN_OR_RETURN(answer.code, CodeOf(all));
+  const size_t end = all.find("\r\n\r\n");
+  if (end == std::string::npos) {
+    return absl::DataLossError("the connection ended before the answer");
+  }
+  answer.head = all.substr(0, end);
+  answer.body = all.substr(end + 4);
+  return answer;
 }
 
 }  // namespace moebius

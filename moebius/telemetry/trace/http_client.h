@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace moebius {
 
-/// Where a POST goes.
+/// Where a request goes.
 struct HttpTarget {
   std::string host;  // a name, an IPv4 or an IPv6 address, without brackets
   uint16_t port = 0;
@@ -22,7 +23,7 @@ struct HttpTarget {
 /// anything else: https above all, which is not spoken.
 absl::StatusOr<HttpTarget> ParseHttpTarget(absl::string_view url, absl::string_view default_path);
 
-/// How long a POST may go on: asked again and again while it waits.
+/// How long a request may go on: asked again and again while it waits.
 using PostDeadline = std::function<absl::Duration()>;
 
 /// One POST on a connection of its own, by HTTP/1.1. Resolves the name (which has no limit but the
@@ -32,5 +33,20 @@ using PostDeadline = std::function<absl::Duration()>;
 /// DATA_LOSS: it was no HTTP, or the connection ended before an answer.
 absl::StatusOr<int> PostHttp(const HttpTarget& target, absl::string_view content_type,
                              absl::string_view body, const PostDeadline& deadline);
+
+/// What a GET brought.
+struct HttpAnswer {
+  int code = 0;      // 100 to 599
+  std::string head;  // status line and headers, without the empty line
+  std::string body;
+
+  /// The value of the first header of that name, in any case; empty where there is none.
+  std::string Header(absl::string_view name) const;
+};
+
+/// One GET on a connection of its own, whose end is the answer's. Errors as PostHttp, and
+/// RESOURCE_EXHAUSTED for an answer of more than `max_bytes`, head and body.
+absl::StatusOr<HttpAnswer> GetHttp(const HttpTarget& target, size_t max_bytes,
+                                   const PostDeadline& deadline);
 
 }  // namespace moebius
