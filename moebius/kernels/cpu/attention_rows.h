@@ -26,20 +26,31 @@ MOEBIUS_ALWAYS_INLINE float FoldChains(const typename V::Float (&chains)[kChains
   return sums[0];
 }
 
+// All ones in the lanes of key `first` and the following that a row sees. kFromFirst: its keys
+// begin at 0.
+template <class V, bool kFromFirst>
+MOEBIUS_ALWAYS_INLINE typename V::Int SeenLanes(typename V::Int lanes, int32_t first,
+                                                VisibleKeys keys) {
+  const typename V::Int before_end = lanes + first < keys.end;
+  if constexpr (kFromFirst) return before_end;
+  return before_end & (lanes + first >= keys.begin);
+}
+
 // The greatest of m and the scaled visible scores. Any order gives the same value but for the sign
 // of a zero, which Exp ignores.
-template <class V>
-MOEBIUS_ALWAYS_INLINE float MaxOfVisible(const float* scores, float scale, int32_t visible,
+template <class V, bool kFromFirst>
+MOEBIUS_ALWAYS_INLINE float MaxOfVisible(const float* scores, float scale, VisibleKeys keys,
                                          typename V::Int lanes, float m) {
   constexpr int kVectors = kChains / V::kLanes;
   const typename V::Float hidden = V::Broadcast(-__builtin_inff());
   typename V::Float maxima[kVectors];
   for (int v = 0; v < kVectors; ++v) maxima[v] = hidden;
-  for (int32_t j = 0; j < visible; j += kChains) {
+  for (int32_t j = keys.begin / kChains * kChains; j < keys.end; j += kChains) {
     for (int v = 0; v < kVectors; ++v) {
       const int32_t first = j + v * V::kLanes;
       const typename V::Float s = V::Load(scores + first) * V::Broadcast(scale);
-      const typename V::Float seen = V::Select(lanes + first < visible, s, hidden);
+      const typename V::Float seen =
+          V::Select(SeenLanes<V, kFromFirst>(lanes, first, keys), s, hidden);
       maxima[v] = V::Select(seen > maxima[v], seen, maxima[v]);
     }
   }
@@ -49,30 +60,31 @@ MOEBIUS_ALWAYS_INLINE float MaxOfVisible(const float* scores, float scale, int32
   return m;
 }
 
-template <class V>
+template <class V, bool kFromFirst>
 MOEBIUS_ALWAYS_INLINE void WeighRow(const WeighBlockCall& call, int64_t row) {
   constexpr int kVectors = kChains / V::kLanes;
   const float* scores = call.scores + row * call.key_block;
   uint16_t* weights = call.weights + row * call.key_block;
-  const int32_t visible = call.num_visible[row];
-  if (visible <= 0) {
+  const VisibleKeys keys = call.visible[row];
+  if (keys.empty()) {
     __builtin_memset(weights, 0, static_cast<size_t>(call.key_block) * sizeof(uint16_t));
     call.alphas[row] = 1.0f;
     return;
   }
   typename V::Int lanes = {};
   for (int i = 0; i < V::kLanes; ++i) lanes[i] = i;
-  const float m = MaxOfVisible<V>(scores, call.scale, visible, lanes, call.m[row]);
+  const float m = MaxOfVisible<V, kFromFirst>(scores, call.scale, keys, lanes, call.m[row]);
 
   typename V::Float chains[kVectors];
   for (int v = 0; v < kVectors; ++v) chains[v] = V::Zero();
-  int32_t j = 0;
-  for (; j < visible; j += kChains) {
+  int32_t j = keys.begin / kChains * kChains;
+  __builtin_memset(weights, 0, static_cast<size_t>(j) * sizeof(uint16_t));
+  for (; j < keys.end; j += kChains) {
     for (int v = 0; v < kVectors; ++v) {
       const int32_t first = j + v * V::kLanes;
       const typename V::Float s = V::Load(scores + first) * V::Broadcast(call.scale);
-      const typename V::Float p =
-          V::Select(lanes + first < visible, VectorExp<V>(s - V::Broadcast(m)), V::Zero());
+      const typename V::Float p = V::Select(SeenLanes<V, kFromFirst>(lanes, first, keys),
+                                            VectorExp<V>(s - V::Broadcast(m)), V::Zero());
       chains[v] = chains[v] + p;
       V::StoreBf16(weights + first, p);
     }
@@ -88,13 +100,19 @@ MOEBIUS_ALWAYS_INLINE void WeighRow(const WeighBlockCall& call, int64_t row) {
 
 template <class V>
 void WeighBlock(const WeighBlockCall& call) {
-  for (int64_t row = 0; row < call.num_rows; ++row) WeighRow<V>(call, row);
+  for (int64_t row = 0; row < call.num_rows; ++row) {
+    if (call.visible[row].begin == 0) {
+      WeighRow<V, true>(call, row);
+    } else {
+      WeighRow<V, false>(call, row);
+    }
+  }
 }
 
 template <class V>
 void Rescale(const RescaleCall& call) {
   for (int64_t row = 0; row < call.num_rows; ++row) {
-    if (call.num_visible[row] <= 0) continue;
+    if (call.visible[row].empty()) continue;
     const float* products = call.products + row * call.products_stride;
     float* acc = call.acc + row * call.acc_stride;
     const typename V::Float alpha = V::Broadcast(call.alphas[row]);
