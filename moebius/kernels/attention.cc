@@ -137,9 +137,13 @@ const AttentionKernels& AttentionKernelsOf(Tier tier) {
       found = Avx2AttentionKernels();
       break;
     case Tier::kAvx512:
+      found = Avx512AttentionKernels();
+      break;
     case Tier::kAvx512Bf16:
     case Tier::kAmx:
-      found = Avx512AttentionKernels();
+      // Every CPU with the tiles has the conversion, but a virtual one may hide it.
+      found = __builtin_cpu_supports("avx512bf16") ? Avx512Bf16AttentionKernels()
+                                                   : Avx512AttentionKernels();
       break;
   }
   // A build without this instruction set has the same bits from plain code.

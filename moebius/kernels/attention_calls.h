@@ -54,5 +54,6 @@ const AttentionKernels& AttentionKernelsOf(Tier tier);
 const AttentionKernels* PortableAttentionKernels();
 const AttentionKernels* Avx2AttentionKernels();
 const AttentionKernels* Avx512AttentionKernels();
+const AttentionKernels* Avx512Bf16AttentionKernels();
 
 }  // namespace moebius
