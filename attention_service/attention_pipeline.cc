@@ -27,6 +27,16 @@ namespace moebius {
 
 class AttentionPipeline::Impl {
  public:
+  // The attention of the layers with one window: what a step computes is the same in all of them.
+  struct Sums {
+    Sums(KeyWindow window, SpanCompute& compute) : window(window), local(compute, window) {}
+    bool is_local() const { return sharded == nullptr || sharded->is_empty(); }
+
+    KeyWindow window;
+    SpanSum local;
+    std::unique_ptr<ShardedSum> sharded;  // with an exchange
+  };
+
   Impl(const AttentionFacts& facts, const KvLayout& layout, int64_t num_blocks,
        const Kernels& kernels, Executor& executor, const Sharding& sharding)
       : facts(facts),
@@ -38,12 +48,12 @@ class AttentionPipeline::Impl {
         cache(layout, geometry, facts.num_layers, num_blocks, shard),
         projections(facts, layout, kernels, executor),
         compute(facts, layout, kernels, executor),
-        local_sum(compute),
         held(compute, layout, cache, layers, shard) {
-    if (exchange == nullptr) return;
-    sharded_sum = std::make_unique<ShardedSum>(compute, layout, shard, *exchange);
-    held.ShareHeads(sharded_sum->heads());
-    exchange->Attach(&held);
+    for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
+      sums_of.push_back(&SumsWith(facts.WindowOf(layer), layout));
+      if (exchange != nullptr) held.ShareHeads(sums_of.back()->sharded->heads());
+    }
+    if (exchange != nullptr) exchange->Attach(&held);
   }
   ~Impl() {
     EndExchange();
@@ -56,10 +66,11 @@ class AttentionPipeline::Impl {
     if (mock_delay.has_value()) return;
     executor.Run([&] {
       projections.BeginStep(owned.rows);
-      local_sum.BeginStep(RowsOfOthersToo(false));
+      for (const auto& of : sums) of->local.BeginStep(RowsOfOthersToo(false, of->window));
     });
     if (exchange == nullptr) return;
-    sharded_sum->BeginStep(plan, RowsOfOthersToo(true));
+    for (const auto& of : sums) of->sharded->BeginStep(plan, RowsOfOthersToo(true, of->window));
+    CountMethods();
     held.BeginStep(plan);
     exchange->BeginStep(plan);
     in_exchange = true;
@@ -70,22 +81,24 @@ class AttentionPipeline::Impl {
   }
 
   absl::Status RunLayer(int64_t layer, Bf16Rows normed, MutableBf16Rows out) {
+    Sums& of = *sums_of[static_cast<size_t>(layer)];
     SpanCompute::Layer inputs{.weights = &layers[static_cast<size_t>(layer)],
-                              .kv = {.cache = &cache, .layer = layer}};
-    const bool is_local = exchange == nullptr || sharded_sum->is_empty();
-    if (!is_local) sharded_sum->BeginLayer();
+                              .kv = {.cache = &cache, .layer = layer},
+                              .window = of.window};
+    const bool is_local = of.is_local();
+    if (!is_local) of.sharded->BeginLayer();
     executor.Run([&] {
       inputs.queries = projections.Run(*inputs.weights, layer, normed, cache);
       if (exchange != nullptr) exchange->Publish(layer);
       heads.Reset(normed.num_rows, inputs.weights->output.depth());
       if (!is_local) return;
-      local_sum.Run(inputs, heads.rows());
+      of.local.Run(inputs, heads.rows());
       ParallelMatMulBf16(executor, kernels, heads.rows(), inputs.weights->output, {}, out);
     });
     if (is_local) return absl::OkStatus();
-    MOEBIUS_RETURN_IF_ERROR(sharded_sum->Start(inputs));
-    executor.Run([&] { local_sum.Run(inputs, heads.rows()); });
-    MOEBIUS_RETURN_IF_ERROR(sharded_sum->Run(inputs, heads.rows()));
+    MOEBIUS_RETURN_IF_ERROR(of.sharded->Start(inputs));
+    executor.Run([&] { of.local.Run(inputs, heads.rows()); });
+    MOEBIUS_RETURN_IF_ERROR(of.sharded->Run(inputs, heads.rows()));
     executor.Run([&] {
       ParallelMatMulBf16(executor, kernels, heads.rows(), inputs.weights->output, {}, out);
     });
@@ -106,14 +119,35 @@ class AttentionPipeline::Impl {
     in_exchange = false;
   }
 
-  // Rows that cannot be computed here alone, or the rest of this rank's rows.
-  std::vector<RoleRows> RowsOfOthersToo(bool wanted) const {
+  // The sums of the layers with this window.
+  Sums& SumsWith(KeyWindow window, const KvLayout& layout) {
+    for (const auto& of : sums) {
+      if (of->window == window) return *of;
+    }
+    sums.push_back(std::make_unique<Sums>(window, compute));
+    if (exchange != nullptr) {
+      sums.back()->sharded =
+          std::make_unique<ShardedSum>(compute, layout, window, shard, *exchange, counters);
+    }
+    return *sums.back();
+  }
+
+  void CountMethods() {
+    for (const SessionRows& session : plan.sessions) {
+      const bool has_prompt_rows =
+          session.num_rows > 0 && session.position_begin < session.prompt_length;
+      if (has_prompt_rows) ++counters.methods[static_cast<size_t>(session.method)];
+    }
+  }
+
+  // Rows that cannot be computed here alone under a window, or the rest of this rank's rows.
+  std::vector<RoleRows> RowsOfOthersToo(bool wanted, KeyWindow window) const {
     std::vector<RoleRows> rows;
     for (const RoleRows& part : owned.rows) {
-      const int64_t num_spans = geometry.NumSpans(part.position_end());
+      const SpanRange seen = SeenSpansOf(part, geometry, window);
       const SessionRows& session = plan.sessions[static_cast<size_t>(part.session_index)];
       const bool by_heads = part.role == TokenRole::kPrompt && SharesHeads(session);
-      const bool sees_foreign = NumOwnedSpans(num_spans, session.first_rank, shard) < num_spans;
+      const bool sees_foreign = NumOwnedSpans(seen, session.first_rank, shard) < seen.size();
       if ((sees_foreign || by_heads) == wanted) rows.push_back(part);
     }
     return rows;
@@ -129,8 +163,9 @@ class AttentionPipeline::Impl {
   KvCache cache;
   Projections projections;
   SpanCompute compute;
-  SpanSum local_sum;
-  std::unique_ptr<ShardedSum> sharded_sum;  // with an exchange
+  ShardCounters counters;
+  std::vector<std::unique_ptr<Sums>> sums;  // one for each window that a layer has
+  std::vector<Sums*> sums_of;               // by layer
   HeldKv held;
   StepPlan plan;         // of the open step
   OwnedRows owned;       // its rows of this rank
@@ -241,7 +276,7 @@ absl::Status AttentionPipeline::RunLayer(int64_t layer, Bf16Rows normed, Mutable
         "attention rows are [", normed.num_rows, ", ", normed.width, "] in and [", out.num_rows,
         ", ", out.width, "] out, the step has [", num_rows, ", ", hidden_size, "]"));
   }
-  const bool takes_part = impl_->exchange != nullptr && !impl_->sharded_sum->is_empty();
+  const bool takes_part = !impl_->sums_of[static_cast<size_t>(layer)]->is_local();
   if (num_rows == 0 && !takes_part) return absl::OkStatus();
   if (impl_->mock_delay.has_value()) return Impl::AnswerZeros(*impl_->mock_delay, out);
   return impl_->RunLayer(layer, normed, out);
@@ -274,9 +309,7 @@ int64_t AttentionPipeline::num_own_rows() const {
   return impl_->cache.has_open_step() ? impl_->owned.num_rows : 0;
 }
 
-ShardFigures AttentionPipeline::shard_figures() const {
-  return impl_->sharded_sum == nullptr ? ShardFigures{} : impl_->sharded_sum->figures();
-}
+ShardFigures AttentionPipeline::shard_figures() const { return impl_->counters.Read(); }
 
 int64_t AttentionPipeline::SessionLength(SessionId session) const {
   return impl_->cache.SessionLength(session);

@@ -21,6 +21,8 @@ struct AttentionFacts {
   int64_t num_layers = 0;
   int64_t span = 1024;
   int64_t key_block = 128;
+
+  KeyWindow WindowOf(int64_t layer) const { return {config.WindowOf(layer)}; }
 };
 
 AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);

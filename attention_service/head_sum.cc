@@ -19,13 +19,13 @@ void CopyHeads(const Bf16* from, HeadRange heads, int64_t width, Bf16* to) {
 
 }  // namespace
 
-HeadSum::HeadSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
-                 ShardCounters& counters)
+HeadSum::HeadSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+                 KvExchange& exchange, ShardCounters& counters)
     : compute_(compute),
       shard_(shard),
       exchange_(exchange),
       counters_(counters),
-      rounds_(compute, layout, shard, exchange, counters) {}
+      rounds_(compute, layout, window, shard, exchange, counters) {}
 
 void HeadSum::BeginStep(const StepPlan& plan, uint32_t first_round) {
   mates_.clear();

@@ -24,9 +24,9 @@ namespace moebius {
 /// Not thread-safe, save that ReadHeads runs between PublishHeads and CloseHeads of the exchange.
 class HeadSum {
  public:
-  /// Borrows `compute`, `exchange` and `counters`.
-  HeadSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
-          ShardCounters& counters);
+  /// For layers with this window. Borrows `compute`, `exchange` and `counters`.
+  HeadSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+          KvExchange& exchange, ShardCounters& counters);
 
   /// Plans a step. `plan` outlives it; `first_round` as in RoundSum::Work.
   void BeginStep(const StepPlan& plan, uint32_t first_round);

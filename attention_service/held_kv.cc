@@ -25,13 +25,13 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
   const auto is_owned = [&](int64_t span) {
     return SpanOwner(span, spans.first_rank, spans.shard.num_ranks) == spans.shard.rank;
   };
-  for (int64_t begin = 0; begin < spans.span_end;) {
+  for (int64_t begin = spans.spans.begin; begin < spans.spans.end;) {
     if (!is_owned(begin)) {
       ++begin;
       continue;
     }
     int64_t end = begin + 1;
-    while (end < spans.span_end && is_owned(end)) ++end;
+    while (end < spans.spans.end && is_owned(end)) ++end;
     for (int64_t row = 0; row < rows.num_rows; row += tile_rows) {
       const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
       const int64_t seen = compute.geometry().NumSpans(rows.position_begin + row + num_rows);
@@ -44,7 +44,7 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
                          .span_begin = begin,
                          .span_end = std::min(end, seen),
                          .finishes = false,
-                         .slot_begin = begin});
+                         .slot_begin = begin - spans.spans.begin});
       }
     }
     begin = end;
@@ -124,12 +124,12 @@ absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& re
 
 absl::StatusOr<SharedBytes> HeldKv::ReadHeads(int64_t layer, const HeadRequest& request) {
   MOEBIUS_RETURN_IF_ERROR(CheckLayer(layer));
-  if (heads_ != nullptr) return heads_->ReadHeads(layer, request);
-  return absl::FailedPreconditionError("this rank shares no heads");
+  if (heads_.empty()) return absl::FailedPreconditionError("this rank shares no heads");
+  return heads_[static_cast<size_t>(layer)]->ReadHeads(layer, request);
 }
 
 // One part of a question: what it asks for is in this step, and its states have places.
-absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows) {
+absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window) {
   const SpanGeometry& geometry = compute_.geometry();
   MOEBIUS_ASSIGN_OR_RETURN(const int32_t index, FindSession(rows.session));
   const SessionRows& session = plan_->sessions[static_cast<size_t>(index)];
@@ -145,7 +145,14 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows) {
                                                    " of session ", rows.session.value(),
                                                    " are of both roles"));
   }
-  const int64_t own_span = geometry.SpanOf(rows.position_begin);
+  const SpanRange earlier{geometry.FirstSpan(rows.position_begin, window),
+                          geometry.SpanOf(rows.position_begin)};
+  if (rows.num_rows > 0 && geometry.FirstSpan(rows.position_begin + rows.num_rows - 1, window) !=
+                               geometry.FirstSpan(rows.position_begin, window)) {
+    return absl::InvalidArgumentError(absl::StrCat("rows from position ", rows.position_begin,
+                                                   " of session ", rows.session.value(),
+                                                   " do not all see from span ", earlier.begin));
+  }
   const RoleRows part{
       .session_index = index,
       .role = is_prompt ? TokenRole::kPrompt : TokenRole::kGenerated,
@@ -156,14 +163,16 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows) {
   // ordinal.
   const size_t first_task = tasks_.size();
   AppendStateTasks(compute_, part, static_cast<int32_t>(parts_.size()),
-                   {.first_rank = session.first_rank, .shard = shard_, .span_end = own_span},
-                   tasks_);
+                   {.first_rank = session.first_rank, .shard = shard_, .spans = earlier}, tasks_);
+  const auto num_owned = [&](int64_t end) {
+    return NumOwnedSpans({earlier.begin, end}, session.first_rank, shard_);
+  };
   for (size_t i = first_task; i < tasks_.size(); ++i) {
-    tasks_[i].slot_begin = NumOwnedSpans(tasks_[i].span_begin, session.first_rank, shard_);
+    tasks_[i].slot_begin = num_owned(tasks_[i].span_begin);
   }
   parts_.push_back(part);
   slot_begin_.push_back(num_slots_);
-  num_spans_.push_back(NumOwnedSpans(own_span, session.first_rank, shard_));
+  num_spans_.push_back(num_owned(earlier.end));
   num_slots_ += rows.num_rows * compute_.num_heads() * num_spans_.back();
   return absl::OkStatus();
 }
@@ -182,7 +191,7 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
       kMaxAnswerBytes / ((v_head_dim + 2) * static_cast<int64_t>(sizeof(float)));
   int64_t num_rows = 0;
   for (const QueriedRows& part : parts) {
-    MOEBIUS_RETURN_IF_ERROR(AppendQueriedRows(part));
+    MOEBIUS_RETURN_IF_ERROR(AppendQueriedRows(part, compute_.facts().WindowOf(layer)));
     num_rows += part.num_rows;
     if (num_slots_ > max_slots) {
       return absl::InvalidArgumentError(absl::StrCat(num_slots_, " states at once are too many"));
@@ -196,6 +205,7 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
   slots_.Reset(num_slots_, v_head_dim);
   const SpanCompute::Layer inputs{.weights = &layers_[static_cast<size_t>(layer)],
                                   .kv = {.cache = &cache_, .layer = layer},
+                                  .window = compute_.facts().WindowOf(layer),
                                   .queries = queries};
   compute_.executor().Run([&] {
     compute_.Absorb(*inputs.weights, queries, rows_);

@@ -20,15 +20,15 @@ namespace moebius {
 
 class HeadSum;
 
-/// Which spans of a session a rank computes states over.
+/// Which spans of a session a rank computes states over: of `spans` the owned ones.
 struct OwnSpans {
   int32_t first_rank = 0;
   Shard shard;
-  int64_t span_end = 0;  // of the spans [0, span_end) the owned ones
+  SpanRange spans;
 };
 
-/// Tasks for the states of `rows` over own spans, each run of them apart, stored at the span's
-/// index.
+/// Tasks for the states of `rows`, which all see from spans.begin, over own spans, each run of them
+/// apart, stored at the span's index from spans.begin.
 void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t rows_index,
                       const OwnSpans& spans, std::vector<SpanTask>& tasks);
 
@@ -44,8 +44,8 @@ class HeldKv final : public KvHolder {
 
   void BeginStep(const StepPlan& plan);
 
-  /// Where heads of rows are read from; before the first step.
-  void ShareHeads(const HeadSum& heads) { heads_ = &heads; }
+  /// Where heads of rows of the next layer are read from; before the first step.
+  void ShareHeads(const HeadSum& heads) { heads_.push_back(&heads); }
 
   absl::StatusOr<SharedBytes> ReadSpans(int64_t layer, const KvRequest& request) override;
   absl::StatusOr<SharedBytes> ComputeStates(int64_t layer, absl::Span<const QueriedRows> parts,
@@ -56,14 +56,14 @@ class HeldKv final : public KvHolder {
   absl::StatusOr<int32_t> FindSession(SessionId session) const;
   absl::Status CheckLayer(int64_t layer) const;
   absl::StatusOr<int64_t> NumPositions(const SessionSpan& span) const;
-  absl::Status AppendQueriedRows(const QueriedRows& rows);
+  absl::Status AppendQueriedRows(const QueriedRows& rows, KeyWindow window);
 
   SpanCompute& compute_;
   const KvLayout layout_;
   const KvCache& cache_;
   const std::vector<PackedAttentionLayer>& layers_;
   const Shard shard_;
-  const HeadSum* heads_ = nullptr;
+  std::vector<const HeadSum*> heads_;  // by layer; empty: a rank alone
   const StepPlan* plan_ = nullptr;
   std::map<SessionId, int32_t> index_of_;  // sessions with rows in the step
 

@@ -10,10 +10,11 @@
 
 namespace moebius {
 
-RoundSum::RoundSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
-                   ShardCounters& counters)
+RoundSum::RoundSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+                   KvExchange& exchange, ShardCounters& counters)
     : compute_(compute),
       layout_(layout),
+      window_(window),
       shard_(shard),
       exchange_(exchange),
       counters_(counters),
@@ -33,7 +34,9 @@ void RoundSum::BeginStep(const StepPlan& plan, Work work) {
   carry_begin_.assign(rows_.rows.size(), -1);
   int64_t num_carried = 0;
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
-    if (NumSpans(rows_.rows[i]) <= RoundSpans(rows_.rows[i].session_index)) continue;
+    const SpanRange seen = SeenSpans(rows_.rows[i]);
+    const int64_t round_spans = RoundSpans(rows_.rows[i].session_index);
+    if (seen.begin / round_spans == (seen.end - 1) / round_spans) continue;
     carry_begin_[i] = num_carried;
     num_carried += rows_.rows[i].num_rows * compute_.num_heads();
   }
@@ -65,44 +68,52 @@ void RoundSum::PlanRounds(int32_t session_index, size_t begin, size_t end) {
       compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
   const int64_t max_joined =
       std::min<int64_t>(2 * shard_.num_ranks - 2, kMaxExchangeBytes / span_bytes);
-  const int64_t num_spans = NumSpans(rows_.rows[end - 1]);
+  const int32_t first_rank = SessionOf(session_index).first_rank;
+  const auto rows = absl::MakeConstSpan(rows_.rows).subspan(begin, end - begin);
+  const std::vector<int64_t> foreign =
+      ForeignSpansOf(rows, compute_.geometry(), window_, first_rank, shard_);
+  auto next = foreign.begin();
+  const int64_t num_spans = SeenSpans(rows.back()).end;
   for (int64_t first = 0; first < num_spans; first += round_spans) {
+    const SpanRange spans{first, std::min(first + round_spans, num_spans)};
     Round round;
-    const int64_t last = std::min(first + round_spans, num_spans);
-    for (int64_t span = first; span < last; ++span) {
-      const int32_t owner = SpanOwner(span, SessionOf(session_index).first_rank, shard_.num_ranks);
-      if (owner != shard_.rank) round.needs.push_back({owner, session_index, span});
+    for (; next != foreign.end() && *next < spans.end; ++next) {
+      round.needs.push_back({SpanOwner(*next, first_rank, shard_.num_ranks), session_index, *next});
     }
+    for (size_t i = begin; i < end; ++i) AppendTasks(i, spans, round);
+    if (round.tasks.empty()) continue;  // no row's window reaches it
     const bool joins =
         !rounds_.empty() && rounds_.back().last_session != session_index &&
         static_cast<int64_t>(rounds_.back().needs.size() + round.needs.size()) <= max_joined;
     if (!joins) rounds_.emplace_back();
     Round& target = rounds_.back();
     target.needs.insert(target.needs.end(), round.needs.begin(), round.needs.end());
+    target.tasks.insert(target.tasks.end(), round.tasks.begin(), round.tasks.end());
     target.last_session = session_index;
-    for (size_t i = begin; i < end; ++i) AppendTasks(i, first, last, target);
   }
 }
 
-void RoundSum::AppendTasks(size_t rows_index, int64_t span_begin, int64_t span_end, Round& round) {
+void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, Round& round) {
   const RoleRows& rows = rows_.rows[rows_index];
   const AttentionForm form = compute_.FormOf(rows);
   const int64_t tile_rows = compute_.TileRows(rows, form);
   const int32_t group_heads =
       static_cast<int32_t>(compute_.num_heads()) / compute_.NumKeyGroups(form);
   for (int64_t row = (rows.num_rows - 1) / tile_rows * tile_rows; row >= 0; row -= tile_rows) {
-    const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
-    const int64_t num_spans = compute_.geometry().NumSpans(rows.position_begin + row + num_rows);
-    if (num_spans <= span_begin) continue;
+    RoleRows tile = rows;
+    tile.position_begin += row;
+    tile.num_rows = std::min(tile_rows, rows.num_rows - row);
+    const SpanRange seen = SeenSpans(tile);
+    if (seen.end <= spans.begin || spans.end <= seen.begin) continue;
     for (int32_t group = heads_.begin / group_heads; group * group_heads < heads_.end; ++group) {
       round.tasks.push_back({.rows_index = static_cast<int32_t>(rows_index),
                              .key_group = group,
                              .heads = {std::max(heads_.begin, group * group_heads),
                                        std::min(heads_.end, (group + 1) * group_heads)},
                              .row_begin = row,
-                             .num_rows = num_rows,
-                             .span_begin = span_begin,
-                             .span_end = std::min(span_end, num_spans)});
+                             .num_rows = tile.num_rows,
+                             .span_begin = std::max(spans.begin, seen.begin),
+                             .span_end = std::min(spans.end, seen.end)});
     }
   }
 }

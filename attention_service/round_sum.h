@@ -20,9 +20,11 @@ namespace moebius {
 /// Prompt rows whose keys come to them: ring pass-KV, all-gather, and some heads of a group's rows.
 ///
 /// A session's spans come in ascending rounds of 2N (each rank owns two of them); all-gather's
-/// rounds are as large as a message may be. A round is folded while the next one is on its way, and
-/// the fold of the rounds so far is carried. Foreign spans held or under way never pass those of
-/// two rounds, 4N - 4 where no session is gathered whole. The same bits as with every span at hand.
+/// rounds are as large as a message may be. Of a round those spans come that some row's window
+/// reaches; a round without any is left out. A round is folded while the next one is on its way,
+/// and the fold of the rounds so far is carried. Foreign spans held or under way never pass those
+/// of two rounds, 4N - 4 where no session is gathered whole. The same bits as with every span at
+/// hand.
 ///
 /// Not thread-safe. Start and Run are called off the executor and use it.
 class RoundSum {
@@ -34,9 +36,9 @@ class RoundSum {
     uint32_t first_round = 0;    // no other sum of the step has these rounds' numbers
   };
 
-  /// Borrows `compute`, `exchange` and `counters`.
-  RoundSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange,
-           ShardCounters& counters);
+  /// For layers with this window. Borrows `compute`, `exchange` and `counters`.
+  RoundSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+           KvExchange& exchange, ShardCounters& counters);
 
   /// Plans the rounds of a step. `plan` outlives it.
   void BeginStep(const StepPlan& plan, Work work);
@@ -58,19 +60,20 @@ class RoundSum {
 
   int64_t RoundSpans(int32_t session_index) const;
   void PlanRounds(int32_t session_index, size_t begin, size_t end);
-  void AppendTasks(size_t rows_index, int64_t span_begin, int64_t span_end, Round& round);
+  void AppendTasks(size_t rows_index, SpanRange spans, Round& round);
   absl::Status Ask(size_t index, int64_t layer);
   absl::Status RunRound(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
   SpanTaskOutput OutputOf(const SpanTask& task, MutableBf16Rows out);
   const SessionRows& SessionOf(int32_t session_index) const {
     return plan_->sessions[static_cast<size_t>(session_index)];
   }
-  int64_t NumSpans(const RoleRows& rows) const {
-    return compute_.geometry().NumSpans(rows.position_end());
+  SpanRange SeenSpans(const RoleRows& rows) const {
+    return SeenSpansOf(rows, compute_.geometry(), window_);
   }
 
   SpanCompute& compute_;
   const KvLayout layout_;
+  const KeyWindow window_;
   const Shard shard_;
   KvExchange& exchange_;
   ShardCounters& counters_;

@@ -7,12 +7,12 @@
 
 namespace moebius {
 
-ShardedSum::ShardedSum(SpanCompute& compute, const KvLayout& layout, Shard shard,
-                       KvExchange& exchange)
+ShardedSum::ShardedSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+                       KvExchange& exchange, ShardCounters& counters)
     : exchange_(exchange),
-      rounds_(compute, layout, shard, exchange, counters_),
-      states_(compute, shard, exchange, counters_),
-      heads_(compute, layout, shard, exchange, counters_) {}
+      rounds_(compute, layout, window, shard, exchange, counters),
+      states_(compute, window, shard, exchange, counters),
+      heads_(compute, layout, window, shard, exchange, counters) {}
 
 void ShardedSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows) {
   std::vector<RoleRows> by_rounds;
@@ -24,11 +24,6 @@ void ShardedSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& ro
     } else if (!SharesHeads(session)) {
       by_rounds.push_back(part);
     }
-  }
-  for (const SessionRows& session : plan.sessions) {
-    const bool has_prompt_rows =
-        session.num_rows > 0 && session.position_begin < session.prompt_length;
-    if (has_prompt_rows) ++counters_.methods[static_cast<size_t>(session.method)];
   }
   states_.BeginStep(plan, by_states);
   rounds_.BeginStep(plan, {.rows = std::move(by_rounds), .heads = rounds_.AllHeads()});

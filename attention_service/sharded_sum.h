@@ -22,11 +22,12 @@ namespace moebius {
 /// generated rows under every method), or heads are shared (Ulysses, 2-D). All give the bits of a
 /// rank that owns every span.
 ///
-/// Not thread-safe, save figures. Start and Run are called off the executor and use it.
+/// Not thread-safe. Start and Run are called off the executor and use it.
 class ShardedSum {
  public:
-  /// Borrows `compute` and `exchange`.
-  ShardedSum(SpanCompute& compute, const KvLayout& layout, Shard shard, KvExchange& exchange);
+  /// For layers with this window. Borrows `compute`, `exchange` and `counters`.
+  ShardedSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window, Shard shard,
+             KvExchange& exchange, ShardCounters& counters);
 
   /// Plans the step. `rows`: rows of this rank that see foreign spans or go by heads.
   void BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows);
@@ -42,11 +43,9 @@ class ShardedSum {
   absl::Status Run(const SpanCompute::Layer& layer, MutableBf16Rows out);
 
   const HeadSum& heads() const { return heads_; }
-  ShardFigures figures() const { return counters_.Read(); }
 
  private:
   KvExchange& exchange_;
-  ShardCounters counters_;
   RoundSum rounds_;
   StateSum states_;
   HeadSum heads_;

@@ -117,6 +117,7 @@ void SpanCompute::Run(absl::Span<const SpanTask> tasks, const QueryRows& rows, c
     const SpanTaskInput input{
         .weights = layer.weights,
         .kv = layer.kv,
+        .window = layer.window,
         .form = FormOf(part),
         .rows = part,
         .queries = absorbed < 0 ? layer.queries
@@ -131,17 +132,18 @@ void SpanCompute::Run(absl::Span<const SpanTask> tasks, const QueryRows& rows, c
   }
 }
 
-void SpanCompute::FoldSlots(StateSlots& slots, int64_t slot, int64_t position,
-                            absl::Span<Bf16> out) const {
+void SpanCompute::FoldSlots(StateSlots& slots, const RowStates& row, absl::Span<Bf16> out) const {
   const auto state = [&](int64_t span) -> Partial {
-    const size_t index = static_cast<size_t>(slot + span);
-    return {.acc = slots.acc.rows().span(slot + span),
+    const int64_t slot = row.slot + span - row.first_span;
+    const size_t index = static_cast<size_t>(slot);
+    return {.acc = slots.acc.rows().span(slot),
             .m = slots.m[index],
             .l = slots.l[index],
-            .num_keys = geometry_.NumVisibleKeys(span, position)};
+            .num_keys = geometry_.NumVisibleKeys(span, row.position, row.window)};
   };
-  Partial fold = state(0);
-  for (int64_t span = 1; span < geometry_.NumSpans(position + 1); ++span) {
+  const int64_t first = geometry_.FirstSpan(row.position, row.window);
+  Partial fold = state(first);
+  for (int64_t span = first + 1; span < geometry_.NumSpans(row.position + 1); ++span) {
     MergePartial(state(span), fold);
   }
   NormalizePartial(fold, out);

@@ -68,15 +68,23 @@ class SpanCompute {
   struct Layer {
     const PackedAttentionLayer* weights = nullptr;
     KvView kv;
+    KeyWindow window;
     Bf16Rows queries;  // [rows, heads * qk_head_dim]
   };
   /// Runs tasks over `rows`; output_of gives where a task's results go.
   void Run(absl::Span<const SpanTask> tasks, const QueryRows& rows, const Layer& layer,
            absl::FunctionRef<SpanTaskOutput(const SpanTask&)> output_of);
 
-  /// bf16(acc / l) of one row and head: the fold of its states, `slot` for span 0, into `out`
-  /// [v_head_dim].
-  void FoldSlots(StateSlots& slots, int64_t slot, int64_t position, absl::Span<Bf16> out) const;
+  /// The states of one row and head among StateSlots: `slot` is that of `first_span`, which is at
+  /// or before the first span that the row sees.
+  struct RowStates {
+    int64_t slot = 0;
+    int64_t first_span = 0;
+    int64_t position = 0;
+    KeyWindow window;
+  };
+  /// bf16(acc / l) of one row and head: the fold of its states, into `out` [v_head_dim].
+  void FoldSlots(StateSlots& slots, const RowStates& row, absl::Span<Bf16> out) const;
 
  private:
   AttentionFacts facts_;

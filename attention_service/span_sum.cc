@@ -25,7 +25,7 @@ void SpanSum::BeginStep(std::vector<RoleRows> rows) {
   for (const RoleRows& part : rows_.rows) {
     if (part.num_rows > kSplitRows) continue;
     splittable_spans +=
-        geometry.NumSpans(part.position_end()) * compute_.NumKeyGroups(compute_.FormOf(part));
+        SeenSpansOf(part, geometry, window_).size() * compute_.NumKeyGroups(compute_.FormOf(part));
   }
   // One thread gains nothing from a split; several get two tasks each where there are spans.
   const int64_t max_task_spans = num_threads == 1 ? geometry.NumSpans(int64_t{1} << 40)
@@ -34,15 +34,15 @@ void SpanSum::BeginStep(std::vector<RoleRows> rows) {
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
     const RoleRows& part = rows_.rows[i];
     const AttentionForm form = compute_.FormOf(part);
-    AppendSpanTasks(part, static_cast<int32_t>(i), geometry,
+    AppendSpanTasks(part, static_cast<int32_t>(i), geometry, window_,
                     {.num_key_groups = compute_.NumKeyGroups(form),
                      .tile_rows = compute_.TileRows(part, form),
                      .split_rows = kSplitRows,
                      .max_task_spans = max_task_spans},
                     tasks_);
     if (tasks_.empty() || tasks_.back().finishes) continue;
-    split_[i] = {.slot_begin = num_slots, .num_spans = geometry.NumSpans(part.position_end())};
-    num_slots += part.num_rows * compute_.num_heads() * split_[i].num_spans;
+    split_[i] = {.slot_begin = num_slots, .spans = SeenSpansOf(part, geometry, window_)};
+    num_slots += part.num_rows * compute_.num_heads() * split_[i].spans.size();
   }
   slots_.Reset(num_slots, compute_.facts().config.v_head_dim);
 }
@@ -53,13 +53,13 @@ void SpanSum::Run(const SpanCompute::Layer& layer, MutableBf16Rows out) {
   compute_.Run(tasks_, rows_, layer, [&](const SpanTask& task) {
     const size_t i = static_cast<size_t>(task.rows_index);
     const SplitRows& split = split_[i];
-    const int64_t num_slots = rows_.rows[i].num_rows * compute_.num_heads() * split.num_spans;
+    const int64_t num_slots = rows_.rows[i].num_rows * compute_.num_heads() * split.spans.size();
     return SpanTaskOutput{
         .out = out,
         .slot_acc = slots_.acc.rows().Slice(split.slot_begin, split.slot_begin + num_slots),
         .slot_m = slots_.m.data() + split.slot_begin,
         .slot_l = slots_.l.data() + split.slot_begin,
-        .num_spans = split.num_spans};
+        .num_spans = split.spans.size()};
   });
   if (slots_.acc.num_rows() > 0) FoldSplitRows(out);
 }
@@ -70,12 +70,15 @@ void SpanSum::FoldSplitRows(MutableBf16Rows out) {
   const bool parallel = slots_.acc.num_rows() * width >= kParallelFoldElements;
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
     const SplitRows& split = split_[i];
-    if (split.num_spans == 0) continue;
+    if (split.spans.size() == 0) continue;
     const RoleRows& part = rows_.rows[i];
     const auto fold = [&](int64_t index, int) {
       Bf16* row = out.row(part.row_begin + index / heads);
-      compute_.FoldSlots(slots_, split.slot_begin + index * split.num_spans,
-                         part.position_begin + index / heads,
+      compute_.FoldSlots(slots_,
+                         {.slot = split.slot_begin + index * split.spans.size(),
+                          .first_span = split.spans.begin,
+                          .position = part.position_begin + index / heads,
+                          .window = window_},
                          absl::MakeSpan(row + index % heads * width, static_cast<size_t>(width)));
     };
     if (parallel) {

@@ -15,8 +15,8 @@ namespace moebius {
 /// Not thread-safe; runs on the executor.
 class SpanSum {
  public:
-  /// Borrows `compute`.
-  explicit SpanSum(SpanCompute& compute) : compute_(compute) {}
+  /// For layers with this window. Borrows `compute`.
+  SpanSum(SpanCompute& compute, KeyWindow window) : compute_(compute), window_(window) {}
 
   /// Plans the tasks of the step, the same for every layer.
   void BeginStep(std::vector<RoleRows> rows);
@@ -26,15 +26,16 @@ class SpanSum {
   void Run(const SpanCompute::Layer& layer, MutableBf16Rows out);
 
  private:
-  // Where the states of rows lie whose tasks did not see all spans. num_spans 0: not split.
+  // Where the states of rows lie whose tasks did not see all spans. No spans: not split.
   struct SplitRows {
     int64_t slot_begin = 0;
-    int64_t num_spans = 0;
+    SpanRange spans;
   };
 
   void FoldSplitRows(MutableBf16Rows out);
 
   SpanCompute& compute_;
+  const KeyWindow window_;
   QueryRows rows_;
   std::vector<SpanTask> tasks_;
   std::vector<SplitRows> split_;  // per RoleRows

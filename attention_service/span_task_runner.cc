@@ -24,7 +24,8 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
                          const SpanTaskOutput& output) {
   Start(task, input);
   PrepareQueries(task, input);
-  const bool has_earlier = output.carry.is_kept() && task.span_begin > 0;
+  const bool has_earlier =
+      output.carry.is_kept() && geometry_.FirstSpan(position_begin_, window_) < task.span_begin;
   if (has_earlier) LoadFold(task, output.carry);
   for (int64_t span = task.span_begin; span < task.span_end; ++span) {
     ComputeSpan(task, input, span);
@@ -47,6 +48,7 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
 void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
   const AttentionConfig& config = facts_.config;
   form_ = input.form;
+  window_ = input.window;
   shape_ = layout_.shape();
   switch (input.form) {
     case AttentionForm::kGrouped:
@@ -107,24 +109,36 @@ void SpanTaskRunner::PrepareQueries(const SpanTask& task, const SpanTaskInput& i
 void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span) {
   const PositionRange positions = geometry_.SpanPositions(span);
   const int64_t last_position = PositionOf(num_rows_ - 1);
-  // Rows before the span see nothing of it; whole tiles of them are left out.
-  first_row_ = std::max<int64_t>(0, positions.begin - position_begin_) * num_heads_;
-  const int64_t first_tile = first_row_ / kMaxTileRows;
+  // Rows before the span, and those whose window has left it, see nothing of it; whole tiles of
+  // them are left out.
+  const int64_t first_position = std::max(positions.begin, position_begin_);
+  first_row_ = (first_position - position_begin_) * num_heads_;
+  row_end_ = num_rows_;
+  if (window_.is_bounded()) {
+    const int64_t position_end = positions.end + window_.size - 1;
+    row_end_ = std::min(num_rows_, (position_end - position_begin_) * num_heads_);
+  }
+  const int64_t row_begin = first_row_ / kMaxTileRows * kMaxTileRows;
   const SpanStates states{acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)};
-  ClearStates(states.Slice(first_tile * kMaxTileRows, num_rows_));
+  ClearStates(states.Slice(row_begin, num_rows_));
 
+  const int64_t first_key = std::max(positions.begin, window_.FirstKey(first_position));
   const int64_t block_end =
       std::min(positions.end / facts_.key_block, geometry_.BlockOf(last_position) + 1);
-  for (int64_t block = positions.begin / facts_.key_block; block < block_end; ++block) {
+  for (int64_t block = geometry_.BlockOf(first_key); block < block_end; ++block) {
     const BlockView view = View(task, input, block);
-    const int64_t block_begin = block * facts_.key_block;
-    for (int64_t begin = first_tile * kMaxTileRows; begin < num_rows_; begin += kMaxTileRows) {
+    const PositionRange keys{block * facts_.key_block, (block + 1) * facts_.key_block};
+    for (int64_t begin = row_begin; begin < row_end_; begin += kMaxTileRows) {
       const int64_t end = std::min(num_rows_, begin + kMaxTileRows);
-      if (PositionOf(end - 1) < block_begin) continue;
-      int32_t visible[kMaxTileRows];
+      const int64_t first_seen = window_.FirstKey(PositionOf(begin));
+      if (PositionOf(end - 1) < keys.begin || first_seen >= keys.end) continue;
+      VisibleKeys visible[kMaxTileRows];
+      const auto in_block = [&](int64_t key) {
+        return static_cast<int32_t>(std::clamp(key, keys.begin, keys.end) - keys.begin);
+      };
       for (int64_t r = begin; r < end; ++r) {
-        visible[r - begin] = static_cast<int32_t>(
-            std::clamp<int64_t>(PositionOf(r) + 1 - block_begin, 0, facts_.key_block));
+        const int64_t position = PositionOf(r);
+        visible[r - begin] = {in_block(window_.FirstKey(position)), in_block(position + 1)};
       }
       AccumulateKeyBlock(kernels_, shape_, tiles_[static_cast<size_t>(begin / kMaxTileRows)],
                          absl::MakeConstSpan(visible, static_cast<size_t>(end - begin)), view.keys,
@@ -173,19 +187,19 @@ void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input) {
   const int64_t v_head_dim = facts_.config.v_head_dim;
   rounded_acc_.Reset(num_rows_, rank);
   value_acc_.Reset(num_rows_, v_head_dim);
-  for (int64_t r = first_row_; r < num_rows_; ++r) {
+  for (int64_t r = first_row_; r < row_end_; ++r) {
     std::transform(acc_.rows().row(r), acc_.rows().row(r) + rank, rounded_acc_.rows().row(r),
                    ToBf16);
   }
   const int64_t first = first_row_ / num_heads_;
-  const int64_t task_rows = num_rows_ / num_heads_;
+  const int64_t end = row_end_ / num_heads_;
   for (int64_t h = 0; h < num_heads_; ++h) {
-    const Bf16Rows rows(rounded_acc_.rows().data + h * rank, task_rows, rank, num_heads_ * rank);
-    const MutableFloatRows out(value_acc_.rows().data + h * v_head_dim, task_rows, v_head_dim,
+    const Bf16Rows rows(rounded_acc_.rows().data + h * rank, end, rank, num_heads_ * rank);
+    const MutableFloatRows out(value_acc_.rows().data + h * v_head_dim, end, v_head_dim,
                                num_heads_ * v_head_dim);
-    MatMul(kernels_, rows.Slice(first, task_rows),
+    MatMul(kernels_, rows.Slice(first, end),
            input.weights->heads[static_cast<size_t>(head_begin_ + h)].value_up,
-           out.Slice(first, task_rows));
+           out.Slice(first, end));
   }
 }
 
@@ -195,9 +209,9 @@ MutableFloatRows SpanTaskRunner::SpanAcc() {
 
 void SpanTaskRunner::FoldSpan(int64_t span) {
   const MutableFloatRows acc = SpanAcc();
-  for (int64_t r = first_row_; r < num_rows_; ++r) {
-    const Partial from =
-        PartialOf(acc, m_.data(), l_.data(), r, geometry_.NumVisibleKeys(span, PositionOf(r)));
+  for (int64_t r = first_row_; r < row_end_; ++r) {
+    const int64_t num_keys = geometry_.NumVisibleKeys(span, PositionOf(r), window_);
+    const Partial from = PartialOf(acc, m_.data(), l_.data(), r, num_keys);
     Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
                              fold_keys_[static_cast<size_t>(r)]);
     MergePartial(from, into);
@@ -209,7 +223,7 @@ void SpanTaskRunner::FoldSpan(int64_t span) {
 
 void SpanTaskRunner::StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span) {
   const MutableFloatRows acc = SpanAcc();
-  for (int64_t r = first_row_; r < num_rows_; ++r) {
+  for (int64_t r = first_row_; r < row_end_; ++r) {
     const int64_t row = task.row_begin + r / num_heads_;
     const int64_t head = head_begin_ + r % num_heads_;
     const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans +
@@ -227,7 +241,8 @@ void SpanTaskRunner::LoadFold(const SpanTask& task, const FoldCarry& carry) {
     std::copy_n(carry.acc.row(from), carry.acc.width, fold_acc_.rows().row(r));
     fold_m_[static_cast<size_t>(r)] = carry.m[from];
     fold_l_[static_cast<size_t>(r)] = carry.l[from];
-    fold_keys_[static_cast<size_t>(r)] = std::min(PositionOf(r) + 1, seen_end);
+    const int64_t seen = std::min(PositionOf(r) + 1, seen_end) - window_.FirstKey(PositionOf(r));
+    fold_keys_[static_cast<size_t>(r)] = std::max<int64_t>(0, seen);
   }
 }
 

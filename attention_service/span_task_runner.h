@@ -40,6 +40,7 @@ struct KvView {
 struct SpanTaskInput {
   const PackedAttentionLayer* weights = nullptr;
   KvView kv;
+  KeyWindow window;
   AttentionForm form = AttentionForm::kGrouped;
   RoleRows rows;
   /// Grouped and expanded: [step rows, heads * qk_head_dim]. Absorbed: the RoleRows' queries,
@@ -121,7 +122,9 @@ class SpanTaskRunner {
   int64_t num_heads_ = 1;
   int64_t num_rows_ = 0;  // task rows * heads
   int64_t position_begin_ = 0;
-  int64_t first_row_ = 0;  // the first that sees the current span
+  KeyWindow window_;
+  int64_t first_row_ = 0;  // rows [first_row_, row_end_) see the current span
+  int64_t row_end_ = 0;
 
   SpanScratch scratch_;
   std::deque<QueryTile> tiles_;

@@ -17,6 +17,14 @@ void StateSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows
   for (Batch& batch : batches_) FinishBatch(batch);
 }
 
+// How many of the first rows see from the same span on.
+int64_t StateSum::NumRowsFromOneSpan(const RoleRows& rows) const {
+  if (!window_.is_bounded()) return rows.num_rows;
+  const int64_t first_span = SeenSpans(rows).begin;
+  const int64_t end = compute_.geometry().SpanPositions(first_span).end + window_.size - 1;
+  return std::min(rows.num_rows, end - rows.position_begin);
+}
+
 // Cuts the rows so that neither a batch's queries nor its states pass the bound of a message.
 void StateSum::PlanBatches(RoleRows rows) {
   const AttentionConfig& config = compute_.facts().config;
@@ -24,7 +32,7 @@ void StateSum::PlanBatches(RoleRows rows) {
   const int64_t state_bytes = (config.v_head_dim + 2) * static_cast<int64_t>(sizeof(float));
   const int64_t query_bytes = heads * config.qk_head_dim * static_cast<int64_t>(sizeof(Bf16));
   const int64_t max_rows = kMaxExchangeBytes / query_bytes;
-  const int64_t row_slots = heads * NumSpans(rows);
+  const int64_t row_slots = heads * SeenSpans(rows).size();
   const int64_t max_slots = kMaxExchangeBytes / state_bytes;
   while (rows.num_rows > 0) {
     if (batches_.empty()) batches_.emplace_back();
@@ -36,14 +44,14 @@ void StateSum::PlanBatches(RoleRows rows) {
       continue;
     }
     RoleRows part = rows;
-    part.num_rows = std::clamp<int64_t>(fitting, 1, rows.num_rows);
+    part.num_rows = std::clamp<int64_t>(fitting, 1, NumRowsFromOneSpan(rows));
     rows.row_begin += part.num_rows;
     rows.position_begin += part.num_rows;
     rows.num_rows -= part.num_rows;
     Batch& batch = batches_.back();
     batch.slot_begin.push_back(batch.num_slots);
     batch.parts.push_back(part);
-    batch.num_slots += part.num_rows * heads * NumSpans(part);
+    batch.num_slots += part.num_rows * heads * SeenSpans(part).size();
     batch.num_rows += part.num_rows;
   }
 }
@@ -54,9 +62,10 @@ void StateSum::FinishBatch(Batch& batch) {
   for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
     const RoleRows& part = batch.rows.rows[i];
     const int32_t first_rank = FirstRank(part.session_index);
+    const SpanRange seen = SeenSpans(part);
+    const SpanRange earlier{seen.begin, geometry.SpanOf(part.position_begin)};
     for (int32_t holder = 0; holder < shard_.num_ranks; ++holder) {
-      const int64_t num_spans = NumOwnedSpans(geometry.SpanOf(part.position_begin), first_rank,
-                                              {holder, shard_.num_ranks});
+      const int64_t num_spans = NumOwnedSpans(earlier, first_rank, {holder, shard_.num_ranks});
       if (holder == shard_.rank || num_spans == 0) continue;
       batch.needs.push_back({.holder = holder,
                              .session_index = part.session_index,
@@ -66,8 +75,7 @@ void StateSum::FinishBatch(Batch& batch) {
                              .num_spans = num_spans});
     }
     AppendStateTasks(compute_, part, static_cast<int32_t>(i),
-                     {.first_rank = first_rank, .shard = shard_, .span_end = NumSpans(part)},
-                     batch.tasks);
+                     {.first_rank = first_rank, .shard = shard_, .spans = seen}, batch.tasks);
   }
 }
 
@@ -93,7 +101,7 @@ absl::Status StateSum::RunBatch(size_t index, const SpanCompute::Layer& layer,
     compute_.Run(batch.tasks, batch.rows, layer, [&](const SpanTask& task) {
       const size_t i = static_cast<size_t>(task.rows_index);
       const RoleRows& part = batch.rows.rows[i];
-      const int64_t num_spans = NumSpans(part);
+      const int64_t num_spans = SeenSpans(part).size();
       const int64_t begin = batch.slot_begin[i];
       const int64_t count = part.num_rows * compute_.num_heads() * num_spans;
       return SpanTaskOutput{.slot_acc = slots_.acc.rows().Slice(begin, begin + count),
@@ -123,15 +131,15 @@ void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& stat
   for (size_t i = 0; i < batch.needs.size(); ++i) {
     const StateNeed& need = batch.needs[i];
     while (batch.rows.rows[part_index].row_begin != need.row_begin) ++part_index;
-    const int64_t num_spans = NumSpans(batch.rows.rows[part_index]);
+    const SpanRange seen = SeenSpans(batch.rows.rows[part_index]);
     int64_t from = 0;
     for (int64_t row = 0; row < need.num_rows * heads; ++row) {
-      int64_t span = -1;
+      int64_t span = seen.begin - 1;
       for (int64_t state = 0; state < need.num_spans; ++state, ++from) {
         do {
           ++span;
         } while (SpanOwner(span, FirstRank(need.session_index), shard_.num_ranks) != need.holder);
-        const int64_t slot = batch.slot_begin[part_index] + row * num_spans + span;
+        const int64_t slot = batch.slot_begin[part_index] + row * seen.size() + span - seen.begin;
         const float* values = states[i].rows.row(from);
         std::copy_n(values, width, slots_.acc.rows().row(slot));
         slots_.m[static_cast<size_t>(slot)] = values[width];
@@ -155,8 +163,12 @@ void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
     const int64_t row = rows[static_cast<size_t>(index)].second;
     const RoleRows& part = batch.rows.rows[i];
     Bf16* to = out.row(part.row_begin + row / heads) + row % heads * width;
-    compute_.FoldSlots(slots_, batch.slot_begin[i] + row * NumSpans(part),
-                       part.position_begin + row / heads,
+    const SpanRange seen = SeenSpans(part);
+    compute_.FoldSlots(slots_,
+                       {.slot = batch.slot_begin[i] + row * seen.size(),
+                        .first_span = seen.begin,
+                        .position = part.position_begin + row / heads,
+                        .window = window_},
                        absl::MakeSpan(to, static_cast<size_t>(width)));
   });
 }

@@ -18,16 +18,22 @@ namespace moebius {
 /// Rows that send their queries to the keys: generated rows, and prompt rows under pass-Q.
 ///
 /// The queries go to the owners of earlier spans, one state of each (row, head, span) comes back,
-/// and all are folded in ascending order: the bits of a rank that owns every span. Rows go in
-/// batches, so that neither queries nor states of a message pass kMaxExchangeBytes; the next
-/// batch's queries leave before this one is folded.
+/// and all are folded in ascending order: the bits of a rank that owns every span. Spans that
+/// a row's window does not reach are not asked. Rows go in batches, so that neither queries nor
+/// states of a message pass kMaxExchangeBytes; the next batch's queries leave before this one is
+/// folded.
 ///
 /// Not thread-safe. Start and Run are called off the executor and use it.
 class StateSum {
  public:
-  /// Borrows `compute`, `exchange` and `counters`.
-  StateSum(SpanCompute& compute, Shard shard, KvExchange& exchange, ShardCounters& counters)
-      : compute_(compute), shard_(shard), exchange_(exchange), counters_(counters) {}
+  /// For layers with this window. Borrows `compute`, `exchange` and `counters`.
+  StateSum(SpanCompute& compute, KeyWindow window, Shard shard, KvExchange& exchange,
+           ShardCounters& counters)
+      : compute_(compute),
+        window_(window),
+        shard_(shard),
+        exchange_(exchange),
+        counters_(counters) {}
 
   /// Plans the batches of `rows` of this rank. `plan` outlives the step.
   void BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows);
@@ -40,7 +46,7 @@ class StateSum {
 
  private:
   struct Batch {
-    std::vector<RoleRows> parts;
+    std::vector<RoleRows> parts;      // the rows of each see from the same span on
     std::vector<int64_t> slot_begin;  // per part
     QueryRows rows;
     std::vector<StateNeed> needs;
@@ -58,11 +64,13 @@ class StateSum {
   int32_t FirstRank(int32_t session_index) const {
     return plan_->sessions[static_cast<size_t>(session_index)].first_rank;
   }
-  int64_t NumSpans(const RoleRows& rows) const {
-    return compute_.geometry().NumSpans(rows.position_end());
+  SpanRange SeenSpans(const RoleRows& rows) const {
+    return SeenSpansOf(rows, compute_.geometry(), window_);
   }
+  int64_t NumRowsFromOneSpan(const RoleRows& rows) const;
 
   SpanCompute& compute_;
+  const KeyWindow window_;
   const Shard shard_;
   KvExchange& exchange_;
   ShardCounters& counters_;

@@ -121,7 +121,8 @@ void RemoteAttention::LoseRank(int32_t rank) {
   for (auto& [id, held] : sessions_) {
     const auto first_rank = static_cast<int32_t>(id.value() % options_.num_ranks);
     const int64_t num_spans = options_.geometry.NumSpans(held.length);
-    if (NumOwnedSpans(num_spans, first_rank, {rank, options_.num_ranks}) > 0) held.is_lost = true;
+    if (NumOwnedSpans({0, num_spans}, first_rank, {rank, options_.num_ranks}) > 0)
+      held.is_lost = true;
   }
 }
 

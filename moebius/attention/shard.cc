@@ -27,14 +27,17 @@ void Append(const RoleRows& from, int64_t step_row, OwnedRows& owned) {
 
 }  // namespace
 
-int64_t NumOwnedSpans(int64_t span_end, int32_t first_rank, Shard shard) {
+int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard) {
   // Each 2N spans hold two of every rank.
   const int64_t period = 2 * int64_t{shard.num_ranks};
-  int64_t count = span_end / period * 2;
-  for (int64_t span = span_end / period * period; span < span_end; ++span) {
-    if (SpanOwner(span, first_rank, shard.num_ranks) == shard.rank) ++count;
-  }
-  return count;
+  const auto count_before = [&](int64_t end) {
+    int64_t count = end / period * 2;
+    for (int64_t span = end / period * period; span < end; ++span) {
+      if (SpanOwner(span, first_rank, shard.num_ranks) == shard.rank) ++count;
+    }
+    return count;
+  };
+  return count_before(spans.end) - count_before(spans.begin);
 }
 
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {
@@ -54,6 +57,20 @@ OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard 
     }
   }
   return owned;
+}
+
+std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
+                                    KeyWindow window, int32_t first_rank, Shard shard) {
+  std::vector<int64_t> foreign;
+  int64_t next = 0;  // spans before it are decided
+  for (const RoleRows& part : rows) {
+    const SpanRange seen = SeenSpansOf(part, geometry, window);
+    for (int64_t span = std::max(next, seen.begin); span < seen.end; ++span) {
+      if (SpanOwner(span, first_rank, shard.num_ranks) != shard.rank) foreign.push_back(span);
+    }
+    next = std::max(next, seen.end);
+  }
+  return foreign;
 }
 
 }  // namespace moebius

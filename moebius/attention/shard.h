@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/types/span.h"
+
 #include "moebius/attention/span.h"
 #include "moebius/attention/span_tasks.h"
 #include "moebius/attention/step_plan.h"
@@ -25,8 +27,8 @@ inline int32_t SpanOwner(int64_t span, int32_t first_rank, int32_t num_ranks) {
   return static_cast<int32_t>((OwnerOfSpan(span, num_ranks) + first_rank) % num_ranks);
 }
 
-/// How many of the spans [0, span_end) of a session a rank owns.
-int64_t NumOwnedSpans(int64_t span_end, int32_t first_rank, Shard shard);
+/// How many of a session's `spans` a rank owns.
+int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard);
 
 /// A half-open range of a step's rows.
 struct RowRange {
@@ -46,5 +48,10 @@ struct OwnedRows {
 
 /// Each row of the step is owned by exactly one of the ranks. Pure.
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard);
+
+/// The spans of one session that a rank needs of others for `rows`: those that it does not own and
+/// of which some of the rows see a key, ascending. `rows` ascend by position. Pure.
+std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
+                                    KeyWindow window, int32_t first_rank, Shard shard);
 
 }  // namespace moebius

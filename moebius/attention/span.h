@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -16,6 +17,20 @@ struct PositionRange {
   int64_t size() const { return end - begin; }
   bool empty() const { return end <= begin; }
   friend bool operator==(const PositionRange&, const PositionRange&) = default;
+};
+
+/// Which keys a causal query at position q sees: the p with q − size < p <= q, so `size` keys with
+/// its own; size 0 is no window, every p <= q. A fact of a layer, the same for all its heads; what
+/// it hides follows from integers alone.
+struct KeyWindow {
+  int64_t size = 0;
+
+  bool is_bounded() const { return size > 0; }
+  /// The first key that a query at `position` sees.
+  int64_t FirstKey(int64_t position) const {
+    return is_bounded() && position >= size ? position + 1 - size : 0;
+  }
+  friend bool operator==(KeyWindow, KeyWindow) = default;
 };
 
 /// How the keys of every session are cut, at absolute positions, into spans and key blocks. The
@@ -42,10 +57,19 @@ class SpanGeometry {
   PositionRange SpanPositions(int64_t span_index) const {
     return {span_index * span_, (span_index + 1) * span_};
   }
-  /// How many keys of a span a causal query at `position` sees: its keys are [0, position].
-  int64_t NumVisibleKeys(int64_t span_index, int64_t position) const {
-    const int64_t seen = position + 1 - span_index * span_;
-    return seen < 0 ? 0 : (seen > span_ ? span_ : seen);
+  /// The first span of which a query at `position` sees a key.
+  int64_t FirstSpan(int64_t position, KeyWindow window) const {
+    return SpanOf(window.FirstKey(position));
+  }
+  /// How many keys of a span a query at `position` sees.
+  int64_t NumVisibleKeys(int64_t span_index, int64_t position, KeyWindow window) const {
+    const PositionRange span = SpanPositions(span_index);
+    const int64_t begin = std::max(span.begin, window.FirstKey(position));
+    return std::max<int64_t>(0, std::min(span.end, position + 1) - begin);
+  }
+  /// How many spans before its own a query at `position` sees keys of.
+  int64_t NumEarlierSpans(int64_t position, KeyWindow window) const {
+    return SpanOf(position) - FirstSpan(position, window);
   }
 
  private:

@@ -29,27 +29,32 @@ std::vector<RoleRows> CutByRole(const StepPlan& plan) {
   return cut;
 }
 
+SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWindow window) {
+  return {geometry.FirstSpan(rows.position_begin, window), geometry.NumSpans(rows.position_end())};
+}
+
 void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,
-                     const SpanTaskLimits& limits, std::vector<SpanTask>& tasks) {
+                     KeyWindow window, const SpanTaskLimits& limits, std::vector<SpanTask>& tasks) {
   MOEBIUS_CHECK(limits.tile_rows >= 1 && limits.num_key_groups >= 1);
   const int64_t num_tiles = (rows.num_rows + limits.tile_rows - 1) / limits.tile_rows;
-  const bool split = rows.num_rows <= limits.split_rows &&
-                     geometry.NumSpans(rows.position_end()) > limits.max_task_spans;
+  const SpanRange seen = SeenSpansOf(rows, geometry, window);
+  const bool split = rows.num_rows <= limits.split_rows && seen.size() > limits.max_task_spans;
   for (int64_t tile = num_tiles - 1; tile >= 0; --tile) {
-    const int64_t row_begin = tile * limits.tile_rows;
-    const int64_t num_rows = std::min(limits.tile_rows, rows.num_rows - row_begin);
-    const int64_t num_spans = geometry.NumSpans(rows.position_begin + row_begin + num_rows);
-    const int64_t step = split ? std::max<int64_t>(limits.max_task_spans, 1) : num_spans;
+    RoleRows part = rows;
+    part.num_rows = std::min(limits.tile_rows, rows.num_rows - tile * limits.tile_rows);
+    part.position_begin += tile * limits.tile_rows;
+    const SpanRange spans = SeenSpansOf(part, geometry, window);
+    const int64_t step = split ? std::max<int64_t>(limits.max_task_spans, 1) : spans.size();
     for (int32_t group = 0; group < limits.num_key_groups; ++group) {
-      for (int64_t span = 0; span < num_spans; span += step) {
+      for (int64_t span = spans.begin; span < spans.end; span += step) {
         tasks.push_back({.rows_index = rows_index,
                          .key_group = group,
-                         .row_begin = row_begin,
-                         .num_rows = num_rows,
+                         .row_begin = tile * limits.tile_rows,
+                         .num_rows = part.num_rows,
                          .span_begin = span,
-                         .span_end = std::min(span + step, num_spans),
+                         .span_end = std::min(span + step, spans.end),
                          .finishes = !split,
-                         .slot_begin = span});
+                         .slot_begin = span - seen.begin});
       }
     }
   }

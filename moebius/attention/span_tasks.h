@@ -27,6 +27,16 @@ struct RoleRows {
 /// Cuts the sessions' rows by role, in the order of rows; empty ones are left out.
 std::vector<RoleRows> CutByRole(const StepPlan& plan);
 
+/// Spans [begin, end) of which some of the rows see a key.
+struct SpanRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  bool contains(int64_t span) const { return begin <= span && span < end; }
+  friend bool operator==(const SpanRange&, const SpanRange&) = default;
+};
+SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWindow window);
+
 /// The states (acc, m, l) that somebody computes together: those of every query head of one key
 /// group, for rows [row_begin, row_begin + num_rows) of one RoleRows, over each of the spans
 /// [span_begin, span_end). A row has a state in a span iff it sees a key there.
@@ -43,6 +53,7 @@ struct SpanTask {
   /// RoleRows.
   bool finishes = true;
   /// Of a task that does not finish: where, among the states of a row and head, the first one goes.
+  /// The states of a RoleRows begin with its first seen span.
   int64_t slot_begin = 0;
 };
 
@@ -54,9 +65,9 @@ struct SpanTaskLimits {
   int64_t max_task_spans = 1;  // spans of a task of others
 };
 
-/// The tasks for one RoleRows: together they hold every (row, key group, span) state once. Heaviest
-/// (latest positions) first. Pure.
+/// The tasks for one RoleRows: together they hold every (row, key group, span) state once, and no
+/// span that no row of a task sees. Heaviest (latest positions) first. Pure.
 void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,
-                     const SpanTaskLimits& limits, std::vector<SpanTask>& tasks);
+                     KeyWindow window, const SpanTaskLimits& limits, std::vector<SpanTask>& tasks);
 
 }  // namespace moebius

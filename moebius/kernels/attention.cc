@@ -115,6 +115,16 @@ void PackValueTile(PairOrder order, Bf16Rows values, Bf16* tile) {
   }
 }
 
+// From the first to the last key that any row sees.
+VisibleKeys UnionOf(absl::Span<const VisibleKeys> visible) {
+  VisibleKeys all{std::numeric_limits<int32_t>::max(), 0};
+  for (const VisibleKeys& keys : visible) {
+    if (keys.empty()) continue;
+    all = {std::min(all.begin, keys.begin), std::max(all.end, keys.end)};
+  }
+  return all;
+}
+
 }  // namespace
 
 const AttentionKernels& AttentionKernelsOf(Tier tier) {
@@ -127,9 +137,13 @@ const AttentionKernels& AttentionKernelsOf(Tier tier) {
       found = Avx2AttentionKernels();
       break;
     case Tier::kAvx512:
+      found = Avx512AttentionKernels();
+      break;
     case Tier::kAvx512Bf16:
     case Tier::kAmx:
-      found = Avx512AttentionKernels();
+      // Every CPU with the tiles has the conversion, but a virtual one may hide it.
+      found = __builtin_cpu_supports("avx512bf16") ? Avx512Bf16AttentionKernels()
+                                                   : Avx512AttentionKernels();
       break;
   }
   // A build without this instruction set has the same bits from plain code.
@@ -159,35 +173,37 @@ void SpanScratch::Reserve(const Kernels& kernels, const SpanShape& shape) {
 }
 
 void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
-                        absl::Span<const int32_t> num_visible, const Bf16* keys, const Bf16* values,
+                        absl::Span<const VisibleKeys> visible, const Bf16* keys, const Bf16* values,
                         SpanScratch& scratch, SpanStates states) {
   const int64_t num_rows = queries.num_rows();
-  MOEBIUS_CHECK_EQ(static_cast<int64_t>(num_visible.size()), num_rows);
+  MOEBIUS_CHECK_EQ(static_cast<int64_t>(visible.size()), num_rows);
   MOEBIUS_CHECK_EQ(states.acc.num_rows, num_rows);
   MOEBIUS_CHECK_EQ(states.acc.width, shape.value_width);
-  const int64_t max_visible =
-      num_rows == 0 ? 0 : *std::max_element(num_visible.begin(), num_visible.end());
-  if (max_visible <= 0) return;
-  MOEBIUS_CHECK_LE(max_visible, shape.key_block);
+  const VisibleKeys seen = UnionOf(visible);
+  if (seen.empty()) return;
+  MOEBIUS_CHECK(seen.begin >= 0 && seen.end <= shape.key_block);
   scratch.Reserve(kernels, shape);
 
-  const int64_t num_panels = (max_visible + kPanelColumns - 1) / kPanelColumns;
-  kernels.block_sum({.prepared_rows = queries.data(),
-                     .num_rows = num_rows,
-                     .num_blocks = shape.padded_key_width() / kBlockDepth,
-                     .panels = BitsOf(keys),
-                     .num_panels = num_panels,
-                     .num_columns = num_panels * kPanelColumns,
-                     .epilogue = Epilogue::kFloat,
-                     .out = scratch.scores.data(),
-                     .out_stride = shape.key_block});
+  // Panels of keys that no row sees are left out; their scores are never looked at.
+  const int64_t first_panel = seen.begin / kPanelColumns;
+  const int64_t num_panels = (seen.end + kPanelColumns - 1) / kPanelColumns - first_panel;
+  kernels.block_sum(
+      {.prepared_rows = queries.data(),
+       .num_rows = num_rows,
+       .num_blocks = shape.padded_key_width() / kBlockDepth,
+       .panels = BitsOf(keys) + first_panel * kPanelColumns * shape.padded_key_width(),
+       .num_panels = num_panels,
+       .num_columns = num_panels * kPanelColumns,
+       .epilogue = Epilogue::kFloat,
+       .out = scratch.scores.data() + first_panel * kPanelColumns,
+       .out_stride = shape.key_block});
 
   const AttentionKernels& rows = AttentionKernelsOf(kernels.tier);
   rows.weigh_block({.scores = scratch.scores.data(),
                     .num_rows = num_rows,
                     .key_block = shape.key_block,
                     .scale = shape.scale,
-                    .num_visible = num_visible.data(),
+                    .visible = visible.data(),
                     .m = states.m.data(),
                     .l = states.l.data(),
                     .alphas = scratch.alphas,
@@ -209,7 +225,7 @@ void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const Qu
                 .products_stride = shape.padded_value_width(),
                 .num_rows = num_rows,
                 .width = shape.value_width,
-                .num_visible = num_visible.data(),
+                .visible = visible.data(),
                 .alphas = scratch.alphas,
                 .acc = states.acc.data,
                 .acc_stride = states.acc.stride});

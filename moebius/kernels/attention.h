@@ -5,6 +5,7 @@
 
 #include "absl/types/span.h"
 
+#include "moebius/kernels/attention_calls.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/tensor/buffer.h"
@@ -74,8 +75,8 @@ struct SpanScratch {
   void Reserve(const Kernels& kernels, const SpanShape& shape);
 };
 
-/// Takes one packed key block into the states of a tile's rows: row r sees the first num_visible[r]
-/// of the block's keys; 0 leaves its state untouched. For the others
+/// Takes one packed key block into the states of a tile's rows: row r sees the block's keys
+/// visible[r]; none leaves its state untouched. For the others
 ///   s_j = blocksum(q, k_j) · scale, hidden keys left out by selection;
 ///   M = max(m, max_j s_j);  α = Exp(m − M);  p_j = Exp(s_j − M), +0 where hidden;
 ///   l = l·α + Σ p_j, in 16 chains j mod 16, folded by halves;
@@ -85,7 +86,7 @@ struct SpanScratch {
 /// `keys` [key_block_elements] and `values` [value_block_elements] are 64-byte aligned; hidden keys
 /// are finite, values of absent keys +0.
 void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
-                        absl::Span<const int32_t> num_visible, const Bf16* keys, const Bf16* values,
+                        absl::Span<const VisibleKeys> visible, const Bf16* keys, const Bf16* values,
                         SpanScratch& scratch, SpanStates states);
 
 /// Writes key `token` in [0, B) of a block: `key` [key_width], +0 up to the padded width.

@@ -50,23 +50,11 @@ std::string ParseArchitecture(FieldReader& reader, const FamilyEntry& entry) {
 }
 
 /// Fields that change what a model computes, whatever its family, and that nothing here computes.
-void RefuseActiveFeatures(FieldReader& reader, const ModelConfig& config) {
+void RefuseActiveFeatures(FieldReader& reader) {
   const std::string activation = reader.OptionalString("hidden_act").value_or("silu");
   if (activation != "silu") {
     reader.RefuseUnsupported("hidden_act", absl::StrCat("is \"", PrintableName(activation),
                                                         "\", only \"silu\" is supported"));
-  }
-  const auto window = reader.OptionalInteger("sliding_window", 0, INT64_MAX);
-  if (window.has_value() && *window < config.max_positions &&
-      reader.OptionalBoolean("use_sliding_window", true)) {
-    reader.RefuseUnsupported(
-        "sliding_window", absl::StrCat("is ", *window, ", attention in windows is not supported"));
-  }
-  for (const std::string& type : reader.OptionalStrings("layer_types")) {
-    if (type != "full_attention") {
-      reader.RefuseUnsupported("layer_types", absl::StrCat("has \"", PrintableName(type),
-                                                           "\", only full_attention is supported"));
-    }
   }
   // Factors on logits, residuals and scores that other families have.
   for (const absl::string_view name :
@@ -168,7 +156,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.max_positions = reader.RequiredInteger("max_position_embeddings", 1, kMaxPositions);
   config.tied_head = reader.OptionalBoolean("tie_word_embeddings", false);
   config.quantization = ParseQuantization(reader);
-  RefuseActiveFeatures(reader, config);
+  RefuseActiveFeatures(reader);
+  ParseWindows(reader, entry->windows, config);
   ParseTokenIds(reader, config, source);
   // A refused size would only lead the family's rules astray.
   if (!reader.ok()) return reader.status();

@@ -32,9 +32,9 @@ struct GenerationDefaults {
 
 /// Parses config.json in either form that public checkpoints carry (rope_theta and rope_scaling, or
 /// rope_parameters). Pure; `source` starts every message. null means absent for optional fields.
-/// UNIMPLEMENTED for what this build does not run (an unknown model_type or quant_method, an
-/// active sliding_window, …), INVALID_ARGUMENT for what is absent, of a wrong type, or absurd;
-/// both with the field's name.
+/// UNIMPLEMENTED for what this build does not run (an unknown model_type or quant_method, a
+/// sliding_window of a family without windows, …), INVALID_ARGUMENT for what is absent, of a wrong
+/// type, or absurd; both with the field's name.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text,
                                              absl::string_view source = "config.json");
 

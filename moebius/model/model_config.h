@@ -60,6 +60,12 @@ struct AttentionConfig {
   double qk_norm_eps = 1e-6;
   RopeConfig rope;
   std::optional<MlaConfig> mla;
+  /// [layers]: a query sees so many keys, its own included; 0: all. Empty: all in every layer.
+  std::vector<int64_t> windows;
+
+  int64_t WindowOf(int64_t layer) const {
+    return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];
+  }
 };
 
 /// FP8 with block scales: each block of so many rows and columns of a stored matrix has one scale.

@@ -86,6 +86,7 @@ Json AttentionFacts(const AttentionConfig& attention) {
     mla.Set("lora_norm_eps", Json::Number(attention.mla->lora_norm_eps));
     facts.Set("mla", std::move(mla));
   }
+  if (!attention.windows.empty()) facts.Set("windows", IntegerList(attention.windows));
   return facts;
 }
 

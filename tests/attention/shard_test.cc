@@ -71,7 +71,7 @@ TEST(ShardTest, CountsOwnedSpansAsTheRuleDoes) {
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       int64_t count = 0;
       for (int64_t span = 0; span < 40; ++span) {
-        EXPECT_EQ(NumOwnedSpans(span, 2, {rank, num_ranks}), count);
+        EXPECT_EQ(NumOwnedSpans({0, span}, 2, {rank, num_ranks}), count);
         if (SpanOwner(span, 2, num_ranks) == rank) ++count;
       }
     }

@@ -13,7 +13,7 @@
 namespace moebius {
 namespace {
 
-// Keys and values of one span, packed, and queries that see a growing part of them.
+// Keys and values of one span, packed, and queries that see some of them.
 class SpanData {
  public:
   SpanData(const SpanShape& shape, int64_t num_keys, int64_t num_rows, uint64_t seed)
@@ -28,7 +28,7 @@ class SpanData {
     std::vector<float> m, l;
   };
   States Compute(const Kernels& kernels, int64_t begin, int64_t end,
-                 absl::Span<const int64_t> visible) const {
+                 absl::Span<const VisibleKeys> visible) const {
     const int64_t num_rows = end - begin;
     States states{RowBatch<float>(num_rows, shape_.value_width),
                   std::vector<float>(static_cast<size_t>(num_rows)),
@@ -45,10 +45,13 @@ class SpanData {
       PackKeyBlock(kernels.pair_order, shape_, keys_.rows().Slice(block, block_end), keys.data());
       PackValueBlock(kernels.pair_order, shape_, values_.rows().Slice(block, block_end),
                      values.data());
-      std::vector<int32_t> in_block;
+      std::vector<VisibleKeys> in_block;
+      const auto clamp = [&](int64_t key) {
+        return static_cast<int32_t>(std::clamp<int64_t>(key - block, 0, shape_.key_block));
+      };
       for (int64_t r = begin; r < end; ++r) {
-        in_block.push_back(static_cast<int32_t>(
-            std::clamp<int64_t>(visible[static_cast<size_t>(r)] - block, 0, shape_.key_block)));
+        const VisibleKeys& keys = visible[static_cast<size_t>(r)];
+        in_block.push_back({clamp(keys.begin), clamp(keys.end)});
       }
       AccumulateKeyBlock(kernels, shape_, tile, in_block, keys.data(), values.data(), scratch,
                          view);
@@ -57,7 +60,7 @@ class SpanData {
   }
 
   void ExpectReference(const States& found, int64_t begin,
-                       absl::Span<const int64_t> visible) const {
+                       absl::Span<const VisibleKeys> visible) const {
     for (int64_t r = 0; r < found.acc.num_rows(); ++r) {
       std::vector<float> acc(static_cast<size_t>(shape_.value_width));
       const reference::SpanState state =
@@ -95,9 +98,11 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
     const SpanShape shape{key_width, value_width, key_block, 0.17f};
     constexpr int64_t kRows = 33;
     const SpanData data(shape, num_keys, kRows, ++seed);
-    std::vector<int64_t> visible;
-    for (int64_t r = 0; r < kRows; ++r) visible.push_back(r * (num_keys + 1) / kRows);
-    visible.back() = num_keys;
+    std::vector<VisibleKeys> visible;
+    for (int64_t r = 0; r < kRows; ++r) {
+      visible.push_back({0, static_cast<int32_t>(r * (num_keys + 1) / kRows)});
+    }
+    visible.back().end = static_cast<int32_t>(num_keys);
     for (const Tier tier : HostTiers()) {
       SCOPED_TRACE(TierName(tier));
       const Kernels& kernels = *FindKernels(tier);
@@ -110,9 +115,34 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
   }
 }
 
+// Rows that see the keys of a window: its edges at every place of a vector, of a panel, of a block.
+TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierAndWindow) {
+  constexpr int64_t kRows = 33;
+  for (const int64_t key_block : {32, 96, 128}) {
+    const int64_t num_keys = 2 * key_block + 7;
+    const SpanShape shape{24, 40, key_block, 0.17f};
+    const SpanData data(shape, num_keys, kRows, 50);
+    for (const int64_t size : {1, 3, 16, 31, 33, 100}) {
+      std::vector<VisibleKeys> visible;
+      for (int64_t r = 0; r < kRows; ++r) {
+        const int64_t end = 1 + r * (num_keys - 1) / (kRows - 1);
+        visible.push_back(
+            {static_cast<int32_t>(std::max<int64_t>(0, end - size)), static_cast<int32_t>(end)});
+      }
+      for (const Tier tier : HostTiers()) {
+        SCOPED_TRACE(TierName(tier));
+        const Kernels& kernels = *FindKernels(tier);
+        data.ExpectReference(data.Compute(kernels, 0, 32, visible), 0, visible);
+        data.ExpectReference(data.Compute(kernels, 20, 23, visible), 20, visible);
+        data.ExpectReference(data.Compute(kernels, 32, 33, visible), 32, visible);
+      }
+    }
+  }
+}
+
 TEST(SpanKernelTest, LeavesARowThatSeesNothingEmpty) {
   const SpanData data({24, 24, 64, 1.0f}, 64, 2, 5);
-  const std::vector<int64_t> visible{0, 64};
+  const std::vector<VisibleKeys> visible{{0, 0}, {0, 64}};
   const SpanData::States states = data.Compute(BestKernels(), 0, 2, visible);
   EXPECT_EQ(states.m[0], -std::numeric_limits<float>::infinity());
   EXPECT_EQ(states.l[0], 0.0f);
@@ -128,11 +158,11 @@ TEST(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
     Array<Bf16> values(static_cast<size_t>(shape.value_block_elements()));
     const std::vector<Bf16> one(16, ToBf16(1.0f));
     const std::vector<Bf16> nan(16, Bf16{0x7FC0});
-    StoreKey(kernels.pair_order, shape, one.data(), 0, keys.data());
-    StoreValue(kernels.pair_order, shape, one.data(), 0, values.data());
-    for (int64_t t = 1; t < 32; ++t) {
+    for (int64_t t = 0; t < 32; ++t) {
       StoreKey(kernels.pair_order, shape, nan.data(), t, keys.data());
     }
+    StoreKey(kernels.pair_order, shape, one.data(), 5, keys.data());
+    StoreValue(kernels.pair_order, shape, one.data(), 5, values.data());
     std::vector<float> acc(16);
     float m = 0, l = 0;
     const SpanStates states{MutableFloatRows(acc.data(), 1, 16), absl::MakeSpan(&m, 1),
@@ -141,7 +171,7 @@ TEST(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
     QueryTile tile;
     tile.Prepare(kernels, Bf16Rows(one.data(), 1, 16));
     SpanScratch scratch;
-    const int32_t visible = 1;
+    const VisibleKeys visible{5, 6};
     AccumulateKeyBlock(kernels, shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
                        values.data(), scratch, states);
     EXPECT_EQ(m, 16.0f) << TierName(tier);

@@ -36,32 +36,37 @@ TEST(SpanTasksTest, HoldEveryStateOnceHoweverTheyAreCut) {
   const SpanGeometry geometry(64, 64);
   for (const int64_t num_rows : {1, 3, 4, 5, 33, 200}) {
     for (const int64_t position : {0, 1, 63, 64, 300}) {
-      for (const int64_t max_task_spans : {1, 2, 100}) {
+      for (const int64_t size : {0, 1, 3, 63, 64, 65, 1000}) {
+        const KeyWindow window{size};
         const RoleRows rows{.num_rows = num_rows, .position_begin = position};
-        std::vector<SpanTask> tasks;
-        AppendSpanTasks(rows, 0, geometry,
-                        {.num_key_groups = 3, .tile_rows = 2, .max_task_spans = max_task_spans},
-                        tasks);
-        std::map<std::tuple<int64_t, int32_t, int64_t>, int> states;
-        for (const SpanTask& task : tasks) {
-          EXPECT_EQ(task.finishes, tasks[0].finishes);
-          EXPECT_LT(task.span_begin, task.span_end);
-          if (task.finishes) {
-            EXPECT_EQ(task.span_begin, 0);
-          }
-          for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
+        const int64_t first_span = geometry.FirstSpan(position, window);
+        for (const int64_t max_task_spans : {1, 2, 100}) {
+          std::vector<SpanTask> tasks;
+          AppendSpanTasks(rows, 0, geometry, window,
+                          {.num_key_groups = 3, .tile_rows = 2, .max_task_spans = max_task_spans},
+                          tasks);
+          std::map<std::tuple<int64_t, int32_t, int64_t>, int> states;
+          for (const SpanTask& task : tasks) {
+            EXPECT_EQ(task.finishes, tasks[0].finishes);
+            EXPECT_EQ(task.slot_begin, task.span_begin - first_span);
+            int64_t seen = 0;
             for (int64_t span = task.span_begin; span < task.span_end; ++span) {
-              if (geometry.NumVisibleKeys(span, position + row) == 0) continue;
-              ++states[{row, task.key_group, span}];
+              for (int64_t row = task.row_begin; row < task.row_begin + task.num_rows; ++row) {
+                if (geometry.NumVisibleKeys(span, position + row, window) == 0) continue;
+                ++states[{row, task.key_group, span}];
+                ++seen;
+              }
             }
+            EXPECT_GE(seen, task.span_end - task.span_begin);
+            EXPECT_LT(task.span_begin, task.span_end);
           }
+          int64_t expected = 0;
+          for (int64_t row = 0; row < num_rows; ++row) {
+            expected += 3 * (1 + geometry.NumEarlierSpans(position + row, window));
+          }
+          EXPECT_EQ(static_cast<int64_t>(states.size()), expected);
+          for (const auto& [state, count] : states) EXPECT_EQ(count, 1);
         }
-        int64_t expected = 0;
-        for (int64_t row = 0; row < num_rows; ++row) {
-          expected += 3 * geometry.NumSpans(position + row + 1);
-        }
-        EXPECT_EQ(static_cast<int64_t>(states.size()), expected);
-        for (const auto& [state, count] : states) EXPECT_EQ(count, 1);
       }
     }
   }
@@ -70,13 +75,13 @@ TEST(SpanTasksTest, HoldEveryStateOnceHoweverTheyAreCut) {
 TEST(SpanTasksTest, SplitsFewRowsBySpansAndManyRowsNever) {
   const SpanGeometry geometry(64, 64);
   std::vector<SpanTask> tasks;
-  AppendSpanTasks({.num_rows = 1, .position_begin = 640}, 0, geometry, {.max_task_spans = 3},
+  AppendSpanTasks({.num_rows = 1, .position_begin = 640}, 0, geometry, {}, {.max_task_spans = 3},
                   tasks);
   ASSERT_EQ(tasks.size(), 4u);
   EXPECT_FALSE(tasks[0].finishes);
   EXPECT_EQ(tasks[3].span_end, 11);
   tasks.clear();
-  AppendSpanTasks({.num_rows = 5, .position_begin = 640}, 0, geometry, {.max_task_spans = 3},
+  AppendSpanTasks({.num_rows = 5, .position_begin = 640}, 0, geometry, {}, {.max_task_spans = 3},
                   tasks);
   ASSERT_EQ(tasks.size(), 1u);
   EXPECT_TRUE(tasks[0].finishes);

@@ -24,12 +24,34 @@ TEST(SpanGeometryTest, CutsAtAbsolutePositions) {
 
 TEST(SpanGeometryTest, CountsTheKeysThatACausalQuerySees) {
   const SpanGeometry geometry(64, 64);
-  EXPECT_EQ(geometry.NumVisibleKeys(0, 0), 1);
-  EXPECT_EQ(geometry.NumVisibleKeys(0, 63), 64);
-  EXPECT_EQ(geometry.NumVisibleKeys(0, 64), 64);
-  EXPECT_EQ(geometry.NumVisibleKeys(1, 63), 0);
-  EXPECT_EQ(geometry.NumVisibleKeys(1, 64), 1);
-  EXPECT_EQ(geometry.NumVisibleKeys(3, 70), 0);
+  EXPECT_EQ(geometry.NumVisibleKeys(0, 0, {}), 1);
+  EXPECT_EQ(geometry.NumVisibleKeys(0, 63, {}), 64);
+  EXPECT_EQ(geometry.NumVisibleKeys(0, 64, {}), 64);
+  EXPECT_EQ(geometry.NumVisibleKeys(1, 63, {}), 0);
+  EXPECT_EQ(geometry.NumVisibleKeys(1, 64, {}), 1);
+  EXPECT_EQ(geometry.NumVisibleKeys(3, 70, {}), 0);
+}
+
+TEST(SpanGeometryTest, CountsTheKeysOfAWindowAsTheDefinitionDoes) {
+  const SpanGeometry geometry(64, 64);
+  for (const int64_t size : {1, 3, 63, 64, 65, 200, 1000}) {
+    const KeyWindow window{size};
+    for (const int64_t position : {0, 1, 2, 3, 62, 63, 64, 65, 127, 128, 300, 511}) {
+      int64_t first_span = -1;
+      for (int64_t span = 0; span < 9; ++span) {
+        int64_t expected = 0;
+        for (int64_t key = span * 64; key < (span + 1) * 64; ++key) {
+          if (position - size < key && key <= position) ++expected;
+        }
+        EXPECT_EQ(geometry.NumVisibleKeys(span, position, window), expected)
+            << "window " << size << ", position " << position << ", span " << span;
+        if (first_span < 0 && expected > 0) first_span = span;
+      }
+      EXPECT_EQ(geometry.FirstSpan(position, window), first_span);
+      EXPECT_EQ(geometry.NumEarlierSpans(position, window), position / 64 - first_span);
+    }
+  }
+  EXPECT_EQ(KeyWindow{}.FirstKey(1 << 23), 0);
 }
 
 TEST(SpanGeometryTest, RefusesWhatTheKernelsDoNotCompute) {

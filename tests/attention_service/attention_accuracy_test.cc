@@ -19,9 +19,15 @@ using testing::MakeAttentionCase;
 using testing::MakePipeline;
 using testing::MakeRows;
 
-// softmax(q·k·scale)·v in fp64 for the query at `position`.
+// softmax(q·k·scale)·v in fp64 for the query at `position`, which sees the last `window` keys; 0:
+// all.
 std::vector<double> AttendInDouble(absl::Span<const Bf16> query, Bf16Rows keys, Bf16Rows values,
-                                   int64_t position, double scale) {
+                                   int64_t position, int64_t window, double scale) {
+  if (window > 0 && position >= window) {
+    keys = keys.Slice(position + 1 - window, keys.num_rows);
+    values = values.Slice(position + 1 - window, values.num_rows);
+    position = window - 1;
+  }
   std::vector<double> scores;
   for (int64_t j = 0; j <= position; ++j) {
     double sum = 0;
@@ -63,45 +69,58 @@ AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span) {
   return model;
 }
 
-TEST(AttentionAccuracyTest, OfEveryHeadStaysWithinTwiceTheOnePassError) {
-  for (const char* name : {"gqa", "mqa", "mha", "mla", "mla_yarn"}) {
-    const AttentionCase model = MakeCaseWithOpenHeads(name, 64);
-    const AttentionConfig& config = model.facts.config;
-    const RowBatch<Bf16> rows = MakeRows(5, 300, model.facts.hidden_size);
-    Executor executor(2);
-    const auto pipeline = MakePipeline(model, BestKernels(), executor);
-    const RowBatch<Bf16> found =
-        testing::RunStep(*pipeline, SessionId(1), rows.rows(), 0, 300, 300);
-    const testing::ReferenceProjections projected = testing::ProjectByReference(model, rows.rows());
-    const int64_t group = config.num_query_heads / config.num_kv_heads;
-    const int64_t d = config.qk_head_dim;
-    const int64_t dv = config.v_head_dim;
-    double max_error = 0, max_value = 0;
-    for (int64_t h = 0; h < config.num_query_heads; ++h) {
-      RowBatch<Bf16> keys, values;
-      Bf16Rows k = projected.keys.rows(), v = projected.values.rows();
-      if (config.mla.has_value()) {
-        testing::ExpandByReference(model, h, projected.keys.rows(), keys, values);
-        k = keys.rows();
-        v = values.rows();
-      } else {
-        k = k.Columns(h / group * d, (h / group + 1) * d);
-        v = v.Columns(h / group * dv, (h / group + 1) * dv);
-      }
-      for (int64_t t = 0; t < 300; t += 13) {
-        const std::vector<double> expected =
-            AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t), k, v, t,
-                           config.softmax_scale);
-        for (int64_t i = 0; i < dv; ++i) {
-          const double value = ToFloat(found.rows().row(t)[h * dv + i]);
-          max_error = std::max(max_error, std::abs(value - expected[static_cast<size_t>(i)]));
-          max_value = std::max(max_value, std::abs(expected[static_cast<size_t>(i)]));
-        }
+// Layer 0 of a session of 300 prompt rows, every 13th row of every head, against fp64.
+void ExpectWithinTwiceTheOnePassError(const AttentionCase& model) {
+  const AttentionConfig& config = model.facts.config;
+  const RowBatch<Bf16> rows = MakeRows(5, 300, model.facts.hidden_size);
+  Executor executor(2);
+  const auto pipeline = MakePipeline(model, BestKernels(), executor);
+  const RowBatch<Bf16> found = testing::RunStep(*pipeline, SessionId(1), rows.rows(), 0, 300, 300);
+  const testing::ReferenceProjections projected = testing::ProjectByReference(model, rows.rows());
+  const int64_t group = config.num_query_heads / config.num_kv_heads;
+  const int64_t d = config.qk_head_dim;
+  const int64_t dv = config.v_head_dim;
+  double max_error = 0, max_value = 0;
+  for (int64_t h = 0; h < config.num_query_heads; ++h) {
+    RowBatch<Bf16> keys, values;
+    Bf16Rows k = projected.keys.rows(), v = projected.values.rows();
+    if (config.mla.has_value()) {
+      testing::ExpandByReference(model, h, projected.keys.rows(), keys, values);
+      k = keys.rows();
+      v = values.rows();
+    } else {
+      k = k.Columns(h / group * d, (h / group + 1) * d);
+      v = v.Columns(h / group * dv, (h / group + 1) * dv);
+    }
+    for (int64_t t = 0; t < 300; t += 13) {
+      const std::vector<double> expected =
+          AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t), k, v, t,
+                         config.WindowOf(0), config.softmax_scale);
+      for (int64_t i = 0; i < dv; ++i) {
+        const double value = ToFloat(found.rows().row(t)[h * dv + i]);
+        max_error = std::max(max_error, std::abs(value - expected[static_cast<size_t>(i)]));
+        max_value = std::max(max_value, std::abs(expected[static_cast<size_t>(i)]));
       }
     }
-    // Rounding P and the output to bf16 (2^-9 each, relative) is all that a one-pass kernel loses.
-    EXPECT_LE(max_error, 2 * 0x1p-9 * max_value) << name;
-    EXPECT_GT(max_value, 0.5) << name;
+  }
+  // Rounding P and the output to bf16 (2^-9 each, relative) is all that a one-pass kernel loses.
+  EXPECT_LE(max_error, 2 * 0x1p-9 * max_value) << model.name << ", window " << config.WindowOf(0);
+  EXPECT_GT(max_value, 0.5) << model.name;
+}
+
+TEST(AttentionAccuracyTest, OfEveryHeadStaysWithinTwiceTheOnePassError) {
+  for (const char* name : {"gqa", "mqa", "mha", "mla", "mla_yarn"}) {
+    ExpectWithinTwiceTheOnePassError(MakeCaseWithOpenHeads(name, 64));
+  }
+}
+
+TEST(AttentionAccuracyTest, OfEveryHeadInAWindowStaysWithinTwiceTheOnePassError) {
+  for (const char* name : {"gqa", "mqa", "mha", "mla", "mla_yarn"}) {
+    AttentionCase model = MakeCaseWithOpenHeads(name, 64);
+    for (const int64_t size : {1, 3, 63, 64, 65, 1000}) {
+      model.facts.config.windows = {size, 0};
+      ExpectWithinTwiceTheOnePassError(model);
+    }
   }
 }
 
@@ -164,7 +183,7 @@ TEST(AttentionAccuracyTest, PairsEveryKeyWithItsOwnValue) {
           StoreValue(kernels.pair_order, shape, position < kKeys ? value.data() : nullptr, t,
                      values.data());
         }
-        const int32_t visible = static_cast<int32_t>(std::min(kBlock, kKeys - begin));
+        const VisibleKeys visible{0, static_cast<int32_t>(std::min(kBlock, kKeys - begin))};
         AccumulateKeyBlock(kernels, shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
                            values.data(), scratch, states);
       }

@@ -40,6 +40,45 @@ TEST_P(AttentionBitsTest, EqualTheScalarReferenceForEveryTierSpanLengthAndRole) 
   }
 }
 
+// A window in the first layer, none in the second: the first one's bits, and both layers' in
+// chunks.
+TEST_P(AttentionBitsTest, EqualTheScalarReferenceForEveryTierAndWindow) {
+  for (const int64_t size : {1, 3, 63, 64, 65, 1000}) {
+    AttentionCase model = MakeAttentionCase(GetParam(), 64);
+    model.facts.key_block = 32;  // two blocks in a span
+    model.facts.config.windows = {size, 0};
+    const RowBatch<Bf16> rows = MakeRows(7, 200, model.facts.hidden_size);
+    const RowBatch<Bf16> expected = ReferenceOutput(model, rows.rows(), 170);
+    for (const Tier tier : HostTiers()) {
+      const bool is_best = tier == BestKernels().tier;
+      Executor executor(is_best ? 3 : 1);
+      const auto pipeline = MakePipeline(model, *FindKernels(tier), executor);
+      for (const int64_t chunk : {200, 130, 1}) {
+        if (chunk == 1 && !is_best) continue;
+        const RowBatch<Bf16> found = RunInChunks(*pipeline, SessionId(1), rows.rows(), chunk, 170);
+        EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "")
+            << TierName(tier) << ", window " << size << ", chunks of " << chunk;
+        pipeline->EndSession(SessionId(1));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionBitsTest, OfALayerWithoutAWindowDoNotDependOnTheOthersWindow) {
+  AttentionCase model = MakeAttentionCase(GetParam(), 64);
+  const RowBatch<Bf16> rows = MakeRows(7, 150, model.facts.hidden_size);
+  std::vector<RowBatch<Bf16>> outs;
+  for (const std::vector<int64_t>& windows :
+       {std::vector<int64_t>{}, std::vector<int64_t>{5, 0}, std::vector<int64_t>{0, 5}}) {
+    model.facts.config.windows = windows;
+    Executor executor(2);
+    const auto pipeline = MakePipeline(model, BestKernels(), executor);
+    outs.push_back(RunStep(*pipeline, SessionId(1), rows.rows(), 0, 150, 140, 1));
+  }
+  EXPECT_EQ(FirstDifference(outs[0].rows(), outs[1].rows()), "");
+  EXPECT_NE(FirstDifference(outs[0].rows(), outs[2].rows()), "");  // else the window was dropped
+}
+
 TEST_P(AttentionBitsTest, DoNotDependOnChunksOrThreads) {
   for (const int64_t span : {64, 128}) {
     const AttentionCase model = MakeAttentionCase(GetParam(), span);

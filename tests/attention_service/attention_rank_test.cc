@@ -183,7 +183,7 @@ TEST(AttentionRankBytesTest, AreThoseOfTheFormula) {
     const int64_t span = kPrompt / 64;
     const int32_t owner = SpanOwner(span, first_rank, num_ranks);
     for (int32_t holder = 0; holder < num_ranks; ++holder) {
-      const int64_t spans = NumOwnedSpans(span, first_rank, {holder, num_ranks});
+      const int64_t spans = NumOwnedSpans({0, span}, first_rank, {holder, num_ranks});
       if (holder == owner || spans == 0) continue;
       questions += 2 * (Padded(4 + 20) + heads * config.qk_head_dim * 2);
       answers += 2 * (64 + heads * spans * (4 * config.v_head_dim + 8));

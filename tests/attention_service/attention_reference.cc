@@ -79,15 +79,24 @@ void AttendRow(const AttentionFacts& facts, absl::Span<const Bf16> query, Bf16Ro
   const SpanGeometry geometry(facts.span, facts.key_block);
   std::vector<float> fold_acc(out.size());
   Partial fold{.acc = absl::MakeSpan(fold_acc)};
+  const int64_t window = facts.config.WindowOf(0);
+  const int64_t first_key = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
   for (int64_t span = 0; span < geometry.NumSpans(position + 1); ++span) {
-    const int64_t begin = geometry.SpanPositions(span).begin;
-    const int64_t visible = geometry.NumVisibleKeys(span, position);
+    const PositionRange positions = geometry.SpanPositions(span);
+    const int64_t end = std::min(positions.end, position + 1);
+    if (end <= first_key) continue;
+    const VisibleKeys visible{
+        static_cast<int32_t>(std::max(first_key, positions.begin) - positions.begin),
+        static_cast<int32_t>(end - positions.begin)};
     std::vector<float> acc(static_cast<size_t>(values.width));
     const reference::SpanState state = reference::ComputeSpanState(
-        query, keys.Slice(begin, begin + visible), values.Slice(begin, begin + visible), visible,
+        query, keys.Slice(positions.begin, end), values.Slice(positions.begin, end), visible,
         facts.key_block, facts.config.softmax_scale, absl::MakeSpan(acc));
     std::vector<float> left = leave(acc);
-    MergePartial({.acc = absl::MakeSpan(left), .m = state.m, .l = state.l, .num_keys = visible},
+    MergePartial({.acc = absl::MakeSpan(left),
+                  .m = state.m,
+                  .l = state.l,
+                  .num_keys = visible.end - visible.begin},
                  fold);
   }
   NormalizePartial(fold, out);

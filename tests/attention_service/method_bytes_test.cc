@@ -34,7 +34,7 @@ struct Bytes {
 // One prompt of kRows in one step.
 struct Formula {
   Formula(const AttentionCase& model, int32_t num_ranks, AttentionMethod method)
-      : config(model.facts.config), num_ranks(num_ranks) {
+      : config(model.facts.config), window(config.WindowOf(0)), num_ranks(num_ranks) {
     if (method == AttentionMethod::kUlysses) group_size = num_ranks;
     if (method == AttentionMethod::k2d) group_size = GroupSizeOf2d(num_ranks);
     first_rank = static_cast<int32_t>(kSession.value() % num_ranks);
@@ -56,15 +56,46 @@ struct Formula {
            (config.qk_head_dim + config.v_head_dim);
   }
 
-  // The keys before `end` that `rank` does not hold, in rounds of so many spans.
-  void AddKeys(int32_t rank, int64_t end, int64_t round, HeadRange heads) {
-    const int64_t num_spans = (end + kSpan - 1) / kSpan;
+  // Whether one of the rows sees a key of the span.
+  bool Sees(const std::vector<RoleRows>& rows, int64_t span) const {
+    for (const RoleRows& part : rows) {
+      for (int64_t row = part.position_begin; row < part.position_end(); ++row) {
+        const bool in_window = window == 0 || row - window < (span + 1) * kSpan - 1;
+        if (span * kSpan <= row && in_window) return true;
+      }
+    }
+    return false;
+  }
+  int64_t FirstSpan(int64_t row) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, row - window + 1) / kSpan;
+  }
+  // Parts whose rows see from the same span on.
+  std::vector<RoleRows> PartsOf(int32_t rank) const {
+    std::vector<RoleRows> parts;
+    for (const RoleRows& rows : RowsOf(rank).rows) {
+      for (int64_t i = 0; i < rows.num_rows; ++i) {
+        const int64_t row = rows.position_begin + i;
+        if (i == 0 || FirstSpan(row) != FirstSpan(row - 1)) {
+          parts.push_back(rows);
+          parts.back().position_begin = row;
+          parts.back().num_rows = 0;
+        }
+        ++parts.back().num_rows;
+      }
+    }
+    return parts;
+  }
+
+  // The keys that `rows` see and `rank` does not hold, in rounds of so many spans.
+  void AddKeys(int32_t rank, const std::vector<RoleRows>& rows, int64_t round, HeadRange heads) {
+    const int64_t num_spans = (kRows + kSpan - 1) / kSpan;
     for (int64_t begin = 0; begin < num_spans; begin += round) {
       for (int32_t holder = 0; holder < num_ranks; ++holder) {
         int64_t spans = 0;
         int64_t positions = 0;
         for (int64_t span = begin; span < std::min(begin + round, num_spans); ++span) {
           if (holder == rank || SpanOwner(span, first_rank, num_ranks) != holder) continue;
+          if (!Sees(rows, span)) continue;
           ++spans;
           positions += std::min(kRows, (span + 1) * kSpan) - span * kSpan;
         }
@@ -76,18 +107,15 @@ struct Formula {
   }
 
   void AddRounds(int32_t rank, int64_t round) {
-    const OwnedRows owned = RowsOf(rank);
-    if (owned.rows.empty()) return;
-    AddKeys(rank, owned.rows.back().position_end(), round,
-            {0, static_cast<int32_t>(config.num_query_heads)});
+    AddKeys(rank, RowsOf(rank).rows, round, {0, static_cast<int32_t>(config.num_query_heads)});
   }
 
   void AddStates(int32_t rank) {
     for (int32_t holder = 0; holder < num_ranks; ++holder) {
       int64_t parts = 0, rows = 0, states = 0;
-      for (const RoleRows& part : RowsOf(rank).rows) {
-        const int64_t spans =
-            NumOwnedSpans(part.position_begin / kSpan, first_rank, {holder, num_ranks});
+      for (const RoleRows& part : PartsOf(rank)) {
+        const SpanRange earlier{FirstSpan(part.position_begin), part.position_begin / kSpan};
+        const int64_t spans = NumOwnedSpans(earlier, first_rank, {holder, num_ranks});
         if (holder == rank || spans == 0) continue;
         ++parts;
         rows += part.num_rows;
@@ -106,10 +134,10 @@ struct Formula {
       return QueryHeadsOf(mate - first, group_size, config.num_query_heads);
     };
     const HeadRange own = heads_of(rank);
-    int64_t end = 0;
+    std::vector<RoleRows> group_rows;
     for (int32_t mate = first; mate < first + group_size; ++mate) {
       const OwnedRows rows = RowsOf(mate);
-      if (!rows.rows.empty()) end = std::max(end, rows.rows.back().position_end());
+      group_rows.insert(group_rows.end(), rows.rows.begin(), rows.rows.end());
       if (mate == rank) continue;
       if (rows.num_rows > 0 && !own.empty()) {
         bytes.questions += 64;
@@ -120,10 +148,11 @@ struct Formula {
         bytes.answers += 64 + RowsOf(rank).num_rows * heads_of(mate).size() * config.v_head_dim * 2;
       }
     }
-    if (!own.empty()) AddKeys(rank, end, 2 * num_ranks, own);
+    if (!own.empty()) AddKeys(rank, group_rows, 2 * num_ranks, own);
   }
 
   AttentionConfig config;
+  int64_t window;
   int32_t num_ranks;
   int32_t group_size = 1;
   int32_t first_rank = 0;
@@ -133,8 +162,8 @@ struct Formula {
 
 class MethodBytesTest : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(MethodBytesTest, AreThoseOfTheFormulas) {
-  const AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
+// Runs the prompt by every method and compares all ranks' bytes.
+void ExpectBytesOfTheFormulas(const AttentionCase& model) {
   const RowBatch<Bf16> rows = MakeRows(3, kRows, model.facts.hidden_size);
   for (const int32_t num_ranks : {2, 3, 4}) {
     for (const AttentionMethod method : kAttentionMethods) {
@@ -182,6 +211,20 @@ TEST_P(MethodBytesTest, AreThoseOfTheFormulas) {
       EXPECT_EQ(found.answers, kLayers * formula.bytes.answers)
           << num_ranks << " ranks, " << AttentionMethodName(method);
     }
+  }
+}
+
+TEST_P(MethodBytesTest, AreThoseOfTheFormulas) {
+  ExpectBytesOfTheFormulas(MakeAttentionCase(GetParam(), kSpan));
+}
+
+// Spans that no window reaches are not asked for.
+TEST_P(MethodBytesTest, InWindowsAreThoseOfTheFormulas) {
+  AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
+  for (const int64_t size : {int64_t{1}, int64_t{3}, kSpan + 1, 3 * kSpan}) {
+    SCOPED_TRACE(size);
+    model.facts.config.windows = {size, size};
+    ExpectBytesOfTheFormulas(model);
   }
 }
 

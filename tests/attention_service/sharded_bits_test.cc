@@ -9,41 +9,19 @@
 #include "gtest/gtest.h"
 
 #include "tests/attention_service/attention_fixture.h"
-#include "tests/attention_service/local_exchange.h"
-#include "tests/attention_service/rank_group.h"
+#include "tests/attention_service/local_ranks.h"
 
 namespace moebius {
 namespace {
 
 using testing::AttentionCase;
 using testing::FirstDifference;
-using testing::LocalExchangeGroup;
+using testing::LocalRanks;
 using testing::MakeAttentionCase;
 using testing::MakeTestSession;
-using testing::RankGroup;
+using testing::RunAll;
 using testing::RunTestStep;
 using testing::TestSession;
-
-// Ranks with an exchange inside the process.
-struct LocalRanks {
-  LocalRanks(const AttentionCase& model, int32_t num_ranks, int64_t tokens = 4096)
-      : exchange(num_ranks, model.facts.span, model.facts.config.num_query_heads) {
-    std::vector<KvExchange*> exchanges;
-    for (int32_t rank = 0; num_ranks > 1 && rank < num_ranks; ++rank) {
-      exchanges.push_back(&exchange.rank(rank));
-    }
-    group = std::make_unique<RankGroup>(model, exchanges, tokens);
-  }
-  LocalExchangeGroup exchange;
-  std::unique_ptr<RankGroup> group;
-};
-
-// All rows of a session in chunks.
-RowBatch<Bf16> RunAll(RankGroup& group, TestSession session, int64_t chunk) {
-  while (session.length < session.rows.num_rows()) RunTestStep(group, {&session}, {chunk});
-  group.EndSession(session.id);
-  return std::move(session.out);
-}
 
 class ShardedBitsTest : public ::testing::TestWithParam<std::string> {};
 
@@ -53,12 +31,12 @@ TEST_P(ShardedBitsTest, AreThoseOfOneRankForEveryNumberOfRanksAndChunking) {
   constexpr int64_t kLength = 590;  // ten spans, the last one open
   LocalRanks alone(model, 1);
   const RowBatch<Bf16> expected =
-      RunAll(*alone.group, MakeTestSession(1, kLength, 500, width), kLength);
+      RunAll(*alone.group, MakeTestSession(1, kLength, 500, width), {kLength});
   for (int32_t num_ranks = 2; num_ranks <= 8; ++num_ranks) {
     LocalRanks ranks(model, num_ranks);
     for (const int64_t chunk : {kLength, int64_t{130}, int64_t{64}}) {
       const RowBatch<Bf16> found =
-          RunAll(*ranks.group, MakeTestSession(1, kLength, 500, width), chunk);
+          RunAll(*ranks.group, MakeTestSession(1, kLength, 500, width), {chunk});
       EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "")
           << num_ranks << " ranks, chunks of " << chunk;
     }
@@ -77,7 +55,7 @@ TEST_P(ShardedBitsTest, OfDecodeAreThoseOfOneRank) {
   model.facts.key_block = 64;  // two blocks in a span
   const int64_t width = model.facts.hidden_size;
   LocalRanks alone(model, 1);
-  const RowBatch<Bf16> expected = RunAll(*alone.group, MakeTestSession(2, 400, 380, width), 400);
+  const RowBatch<Bf16> expected = RunAll(*alone.group, MakeTestSession(2, 400, 380, width), {400});
   for (const int32_t num_ranks : {2, 3, 5}) {
     LocalRanks ranks(model, num_ranks);
     TestSession session = MakeTestSession(2, 400, 380, width);
@@ -95,7 +73,7 @@ TEST_P(ShardedBitsTest, AreThoseOfOneRankForEveryMethod) {
   constexpr int64_t kLength = 590;
   LocalRanks alone(model, 1);
   const RowBatch<Bf16> expected =
-      RunAll(*alone.group, MakeTestSession(1, kLength, 580, width), kLength);
+      RunAll(*alone.group, MakeTestSession(1, kLength, 580, width), {kLength});
   for (const int32_t num_ranks : {3, 4, 16}) {  // some of 16 have no head
     LocalRanks ranks(model, num_ranks);
     for (const AttentionMethod method : kAttentionMethods) {
@@ -109,7 +87,7 @@ TEST_P(ShardedBitsTest, AreThoseOfOneRankForEveryMethod) {
           TestSession session = MakeTestSession(1, kLength, 580, width);
           session.method = method;
           session.ulysses_ranks = parts;
-          const RowBatch<Bf16> found = RunAll(*ranks.group, std::move(session), chunk);
+          const RowBatch<Bf16> found = RunAll(*ranks.group, std::move(session), {chunk});
           EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "")
               << AttentionMethodName(method) << ", " << num_ranks << " ranks in groups of " << parts
               << ", chunks of " << chunk;
@@ -143,7 +121,7 @@ TEST_P(ShardedBitsTest, DoNotDependOnTheMethodsOfOthers) {
   std::vector<RowBatch<Bf16>> expected;
   for (TestSession& session : make()) {
     session.ulysses_ranks = 1;
-    expected.push_back(RunAll(*alone.group, std::move(session), 1000));
+    expected.push_back(RunAll(*alone.group, std::move(session), {1000}));
   }
   LocalRanks ranks(model, 4);
   std::vector<TestSession> sessions = make();
@@ -176,7 +154,7 @@ TEST_P(ShardedBitsTest, DoNotDependOnTheCompanyInAStep) {
   std::vector<RowBatch<Bf16>> expected;
   for (TestSession& session : make()) {
     const int64_t chunk = std::max<int64_t>(1, session.rows.num_rows());
-    expected.push_back(RunAll(*alone.group, std::move(session), chunk));
+    expected.push_back(RunAll(*alone.group, std::move(session), {chunk}));
   }
   for (const int32_t num_ranks : {1, 2, 3, 4, 7}) {
     LocalRanks ranks(model, num_ranks);
@@ -201,7 +179,7 @@ TEST_P(ShardedBitsTest, OfARepeatedAttemptAreThoseOfTheFirst) {
   const AttentionCase model = MakeAttentionCase(GetParam(), 64);
   const int64_t width = model.facts.hidden_size;
   LocalRanks alone(model, 1);
-  const RowBatch<Bf16> expected = RunAll(*alone.group, MakeTestSession(1, 300, 280, width), 300);
+  const RowBatch<Bf16> expected = RunAll(*alone.group, MakeTestSession(1, 300, 280, width), {300});
   LocalRanks ranks(model, 3);
   TestSession session = MakeTestSession(1, 300, 280, width);
   RunTestStep(*ranks.group, {&session}, {100});
@@ -292,7 +270,7 @@ TEST(ShardedFiguresTest, CountWhatTheRuleSays) {
     }
     RunTestStep(*ranks.group, {&session}, {1});
     const int32_t owner = SpanOwner(9, 0, num_ranks);
-    const int64_t own_before = NumOwnedSpans(9, 0, {owner, num_ranks});
+    const int64_t own_before = NumOwnedSpans({0, 9}, 0, {owner, num_ranks});
     EXPECT_EQ(ranks.group->rank(owner).shard_figures().states_received, heads * (9 - own_before));
   }
 }

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -252,13 +253,16 @@ TEST(ConfigParserTest, WhatIsNotSupportedIsRefusedByName) {
       {"deepseek_v3", "rope_parameters", "{\"rope_theta\": 5000.0}",
        "rope_theta is 10000 but rope_parameters.rope_theta is 5000"},
       {"deepseek_v3", "partial_rotary_factor", "0.5", "this family rotates whole heads"},
-      {"mixtral", "sliding_window", "256", "sliding_window is 256"},
+      {"olmoe", "sliding_window", "256", "sliding_window is 256, this family has no windows"},
+      {"glm4_moe", "layer_types", "[\"sliding_attention\"]", "layer_types has 1 entries for"},
+      {"mixtral", "sliding_window", "0", "sliding_window is 0, a query sees at least its own key"},
+      {"mixtral", "sliding_window", "-1", "sliding_window must be between 0"},
       {"mixtral", "norm_topk_prob", "false", "norm_topk_prob is false"},
       {"olmoe", "clip_qkv", "8.0", "clip_qkv is set"},
       {"olmoe", "attention_bias", "true", "attention_bias is true"},
       {"qwen3_moe", "attention_bias", "true", "attention_bias is true"},
-      {"qwen3_moe", "layer_types", "[\"full_attention\", \"sliding_attention\"]",
-       "layer_types has"},
+      {"qwen3_moe", "layer_types", "[\"full_attention\", \"chunked_attention\"]",
+       "layer_types has \"chunked_attention\", only full_attention and sliding_attention"},
       {"qwen3_moe", "final_logit_softcapping", "30.0", "final_logit_softcapping is 30"},
       {"qwen3_moe", "index_topk", "2048", "index_topk is 2048"},
   };
@@ -271,6 +275,63 @@ TEST(ConfigParserTest, WhatIsNotSupportedIsRefusedByName) {
 TEST(ConfigParserTest, AWindowThatIsNotActiveIsAccepted) {
   EXPECT_EQ(WithField("qwen3_moe", "sliding_window", "64"), "accepted");  // use_… is false there
   EXPECT_EQ(WithField("mixtral", "sliding_window", "512"), "accepted");   // as long as the context
+}
+
+// Windows by layer, or the refusal.
+std::string WindowsWith(const std::string& golden, const std::vector<std::string>& fields) {
+  Json json = GoldenJson(golden);
+  for (const std::string& field : fields) {
+    const size_t colon = field.find(':');
+    json.Set(field.substr(0, colon), *Json::Parse(field.substr(colon + 1), "test"));
+  }
+  const absl::StatusOr<ModelConfig> config = ParseJson(json);
+  if (!config.ok()) return std::string(config.status().message());
+  return absl::StrJoin(config->attention.windows, " ");
+}
+
+TEST(ConfigParserTest, WindowsAreTakenAsTheFamilySaysThem) {
+  const std::string on = "use_sliding_window:true";
+  EXPECT_EQ(WindowsWith("mixtral", {}), "");
+  EXPECT_EQ(WindowsWith("mixtral", {"sliding_window:16"}), "16 16");
+  EXPECT_EQ(WindowsWith("mixtral", {"sliding_window:16",
+                                    "layer_types:[\"sliding_attention\", \"sliding_attention\"]"}),
+            "16 16");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16"}), "");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16", "use_sliding_window:null"}), "");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16", on}), "16 16 16");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16", on, "max_window_layers:2"}), "0 0 16");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16", on, "max_window_layers:28"}), "");
+  EXPECT_EQ(WindowsWith("qwen3_moe", {"sliding_window:16", on, "max_window_layers:2",
+                                      "layer_types:[\"sliding_attention\", \"full_attention\", "
+                                      "\"sliding_attention\"]"}),
+            "16 0 16");
+}
+
+TEST(ConfigParserTest, AWindowThatCannotBeHonouredIsRefused) {
+  EXPECT_THAT(WindowsWith("mixtral", {"sliding_window:16", "use_sliding_window:false"}),
+              HasSubstr("use_sliding_window is false, this family has no switch"));
+  EXPECT_THAT(
+      WindowsWith("mixtral",
+                  {"sliding_window:16", "layer_types:[\"full_attention\", \"sliding_attention\"]"}),
+      HasSubstr("layer_types has full_attention, this family has its sliding_window in every"));
+  EXPECT_THAT(
+      WindowsWith("mixtral", {"layer_types:[\"sliding_attention\", \"sliding_attention\"]"}),
+      HasSubstr("layer_types has sliding_attention, sliding_window is absent"));
+  EXPECT_THAT(WindowsWith("olmoe", {"layer_types:[\"sliding_attention\", \"full_attention\"]"}),
+              HasSubstr("layer_types has sliding_attention, this family has no windows"));
+}
+
+TEST(ConfigParserTest, AWindowChangesTheCanonicalTextAndNoneLeavesItAsItWas) {
+  const auto text = [](const char* window) {
+    Json json = GoldenJson("mixtral");
+    json.Set("sliding_window", *Json::Parse(window, "test"));
+    const absl::StatusOr<ModelConfig> config = ParseJson(json);
+    EXPECT_TRUE(config.ok()) << config.status();
+    return CanonicalConfigText(*config);
+  };
+  EXPECT_EQ(text("null"), text("100000"));
+  EXPECT_NE(text("null"), text("16"));
+  EXPECT_NE(text("17"), text("16"));
 }
 
 TEST(ConfigParserTest, RefusesTextThatIsNoConfiguration) {

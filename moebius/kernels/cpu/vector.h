@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "moebius/kernels/inline.h"
 
@@ -43,6 +44,15 @@ struct VectorOf {
     return AsFloat((AsBits(a) & m) | (AsBits(b) & ~m));
   }
 
+  /// Lanes of a where it is the greater one, else of b: a NaN in a is passed over.
+  MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return Select(a > b, a, b); }
+
+  /// The lanes folded by halves, lane c with lane c + half, until one is left.
+  template <class Combine>
+  MOEBIUS_ALWAYS_INLINE static float FoldLanes(Float v, Combine combine) {
+    return FoldHalves<lanes / 2>(v, combine)[0];
+  }
+
   /// The bf16 bits of each lane, rounded to nearest even; NaN stays a quiet NaN (as ToBf16 of
   /// tensor/bf16.h). A tier's StoreBf16 narrows them.
   MOEBIUS_ALWAYS_INLINE static Bits RoundToBf16(Float v) {
@@ -60,6 +70,21 @@ struct VectorOf {
   MOEBIUS_ALWAYS_INLINE static Float FirstOfPairs(Bits pairs) { return AsFloat(pairs << 16); }
   MOEBIUS_ALWAYS_INLINE static Float SecondOfPairs(Bits pairs) {
     return AsFloat(pairs & 0xFFFF0000u);
+  }
+
+ private:
+  template <int half, class Combine>
+  MOEBIUS_ALWAYS_INLINE static Float FoldHalves(Float v, Combine combine) {
+    if constexpr (half == 0) {
+      return v;
+    } else {
+      return FoldHalves<half / 2>(
+          combine(v, Rotate<half>(v, std::make_integer_sequence<int, lanes>())), combine);
+    }
+  }
+  template <int by, int... lane>
+  MOEBIUS_ALWAYS_INLINE static Float Rotate(Float v, std::integer_sequence<int, lane...>) {
+    return __builtin_shufflevector(v, v, ((lane + by) % lanes)...);
   }
 };
 

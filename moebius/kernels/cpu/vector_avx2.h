@@ -22,6 +22,10 @@ struct Avx2Vector : VectorOf<8> {
         reinterpret_cast<__m128i*>(p),
         _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
   }
+  /// The same of lanes that are no denormals.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+
+  MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
 
   MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAdd(Float a, Float b, Float c) {
     return _mm256_fmadd_ps(a, b, c);

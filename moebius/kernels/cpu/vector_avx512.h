@@ -20,6 +20,13 @@ struct Avx512Vector : VectorOf<16> {
     const __m512i bits = reinterpret_cast<__m512i>(RoundToBf16(v));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bits));
   }
+  /// The same of lanes that are no denormals.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+
+  MOEBIUS_ALWAYS_INLINE static Float Select(Int mask, Float a, Float b) {
+    return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)), a);
+  }
+  MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
 
   MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAdd(Float a, Float b, Float c) {
     return _mm512_fmadd_ps(a, b, c);

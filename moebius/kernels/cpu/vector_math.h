@@ -66,6 +66,28 @@ MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp(typename V::Float x) {
   return V::Select(x >= V::Broadcast(kExpMin), above, below);
 }
 
+/// e^x of lanes that are not above zero (or NaN): Exp's operations without those that only other
+/// lanes need. 2^n has exponents from -126 to 0 here, so one multiplication by it is exact.
+template <class V>
+MOEBIUS_ALWAYS_INLINE typename V::Float VectorExpNotAbove0(typename V::Float x) {
+  using math_internal::kExpCoefficients;
+  using math_internal::kExpMin;
+  using math_internal::kLn2High;
+  using math_internal::kLn2Low;
+  using math_internal::kLog2OfE;
+  using math_internal::kRoundingShift;
+  using Bits = typename V::Bits;
+  // Its low nine bits are zero: shifted by 23, the bits of x + kRoundingShift are n alone.
+  static_assert((__builtin_bit_cast(uint32_t, kRoundingShift) & 0x1FF) == 0);
+  const typename V::Float shift = V::Broadcast(kRoundingShift);
+  const typename V::Float shifted = x * V::Broadcast(kLog2OfE) + shift;
+  const typename V::Float whole = shifted - shift;
+  const typename V::Float r = (x - whole * V::Broadcast(kLn2High)) - whole * V::Broadcast(kLn2Low);
+  const Bits scale = (V::AsBits(shifted) << 23) + (127u << 23);
+  const typename V::Float inside = VectorHorner6<V>(kExpCoefficients, r) * V::AsFloat(scale);
+  return V::Select(x < V::Broadcast(kExpMin), V::Zero(), inside);
+}
+
 /// 1 / (1 + e^-x); see Sigmoid.
 template <class V>
 MOEBIUS_ALWAYS_INLINE typename V::Float VectorSigmoid(typename V::Float x) {

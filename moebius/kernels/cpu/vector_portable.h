@@ -21,6 +21,8 @@ struct PortableVector : VectorOf<4> {
     const Bits bits = RoundToBf16(v);
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(bits[i]);
   }
+  /// The same of lanes that are no denormals.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
 
   /// fma(a, b, c) for any fp32.
   MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAdd(Float a, Float b, Float c) {

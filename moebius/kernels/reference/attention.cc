@@ -23,30 +23,32 @@ float SumOfWeights(absl::Span<const float> weights) {
 }
 
 SpanState ComputeSpanState(absl::Span<const Bf16> query, Bf16Rows keys, Bf16Rows values,
-                           int64_t num_visible, int64_t key_block, float scale,
+                           VisibleKeys visible, int64_t key_block, float scale,
                            absl::Span<float> acc) {
   const size_t block = static_cast<size_t>(key_block);
   SpanState state{-std::numeric_limits<float>::infinity(), 0.0f};
   std::fill(acc.begin(), acc.end(), 0.0f);
-  for (int64_t begin = 0; begin < num_visible; begin += key_block) {
-    const size_t visible = static_cast<size_t>(std::min(key_block, num_visible - begin));
-    std::vector<float> scores(visible);
+  for (int64_t begin = 0; begin < visible.end; begin += key_block) {
+    const auto first = static_cast<size_t>(std::max<int64_t>(visible.begin - begin, 0));
+    const auto end = static_cast<size_t>(std::min(key_block, visible.end - begin));
+    if (first >= end) continue;
+    std::vector<float> scores(end);
     float m = state.m;
-    for (size_t j = 0; j < visible; ++j) {
+    for (size_t j = first; j < end; ++j) {
       scores[j] = BlockSum(query, keys.span(begin + static_cast<int64_t>(j)), 0.0f) * scale;
       m = scores[j] > m ? scores[j] : m;
     }
     const float alpha = Exp(state.m - m);
     std::vector<float> weights(block, 0.0f);
     std::vector<Bf16> rounded(block);
-    for (size_t j = 0; j < visible; ++j) {
+    for (size_t j = first; j < end; ++j) {
       weights[j] = Exp(scores[j] - m);
       rounded[j] = ToBf16(weights[j]);
     }
     state.l = state.l * alpha + SumOfWeights(weights);
     for (size_t d = 0; d < acc.size(); ++d) {
       std::vector<Bf16> column(block);  // absent and hidden keys meet p = +0
-      for (size_t j = 0; j < visible; ++j)
+      for (size_t j = first; j < end; ++j)
         column[j] = values.row(begin + static_cast<int64_t>(j))[d];
       acc[d] = FusedMultiplyAdd(acc[d], alpha, BlockSum(rounded, column, 0.0f));
     }

@@ -5,6 +5,7 @@
 
 #include "absl/types/span.h"
 
+#include "moebius/kernels/attention_calls.h"
 #include "moebius/tensor/bf16.h"
 #include "moebius/tensor/rows.h"
 
@@ -21,11 +22,11 @@ struct SpanState {
   float l = 0;
 };
 
-/// The canonical sum of kernels/attention.h over one span for one query, one operation after the
-/// other. `keys` and `values` hold the span's keys so far (at least num_visible); key_block is B.
-/// Writes acc [values.width].
+/// The canonical sum of kernels/attention.h over one span for one query that sees its keys
+/// `visible`, one operation after the other. `keys` and `values` hold the span's keys so far (at
+/// least visible.end); key_block is B. Writes acc [values.width].
 SpanState ComputeSpanState(absl::Span<const Bf16> query, Bf16Rows keys, Bf16Rows values,
-                           int64_t num_visible, int64_t key_block, float scale,
+                           VisibleKeys visible, int64_t key_block, float scale,
                            absl::Span<float> acc);
 
 }  // namespace moebius::reference

@@ -21,9 +21,9 @@ constexpr std::array<FamilyEntry, 6> kFamilies = {{
     {Family::kDeepseekV3, "deepseek_v3", kDeepseekNames, ParseDeepseekV3},
     {Family::kKimiK2, "kimi_k2", kKimiNames, ParseDeepseekV3},
     {Family::kGlm4Moe, "glm4_moe", kGlmNames, ParseGlm4Moe},
-    {Family::kQwen3Moe, "qwen3_moe", kQwenNames, ParseQwen3Moe},
+    {Family::kQwen3Moe, "qwen3_moe", kQwenNames, ParseQwen3Moe, WindowFields::kSwitched},
     {Family::kOlmoe, "olmoe", kOlmoeNames, ParseOlmoe},
-    {Family::kMixtral, "mixtral", kMixtralNames, ParseMixtral},
+    {Family::kMixtral, "mixtral", kMixtralNames, ParseMixtral, WindowFields::kAlways},
 }};
 
 }  // namespace

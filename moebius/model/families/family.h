@@ -9,6 +9,14 @@
 
 namespace moebius {
 
+/// How a family's config.json asks for sliding windows.
+enum class WindowFields {
+  kNone,      // never; an active window is refused
+  kAlways,    // sliding_window is of every layer
+  kSwitched,  // by use_sliding_window, in the layers that layer_types says or from
+              // max_window_layers
+};
+
 /// What distinguishes one model_type: its names, and how its config.json is read. To add a family,
 /// write one file beside this one and add its entry to FamilyTable.
 struct FamilyEntry {
@@ -19,6 +27,7 @@ struct FamilyEntry {
   /// Reads everything that the common part (vocabulary, hidden size, layers, positions, head ids)
   /// has not; refusals stay in the reader.
   void (*parse)(FieldReader& reader, ModelConfig& config);
+  WindowFields windows = WindowFields::kNone;
 };
 
 /// All of them. Immutable.
@@ -40,6 +49,10 @@ inline constexpr int64_t kMaxHeads = 1024;
 inline constexpr int64_t kMaxExperts = 1024;
 inline constexpr int64_t kMaxTopK = 16;
 inline constexpr int64_t kMaxLayers = 1024;
+
+/// attention.windows. UNIMPLEMENTED for a window that the family does not have, or not in that
+/// layer.
+void ParseWindows(FieldReader& reader, WindowFields fields, ModelConfig& config);
 
 /// num_attention_heads, num_key_value_heads, head_dim and the softmax scale of grouped queries.
 void ParseGroupedQueryHeads(FieldReader& reader, ModelConfig& config);

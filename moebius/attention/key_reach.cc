@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/key_reach.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "moebius/attention/shard.h"
+
+namespace moebius {
+namespace {
+
+// How many rows of a range a rank owns.
+int64_t NumOwnedRows(PositionRange rows, const SpanGeometry& geometry, Shard shard) {
+  if (rows.empty()) return 0;
+  const int64_t first = geometry.SpanOf(rows.begin);
+  const int64_t last = geometry.SpanOf(rows.end - 1);
+  const auto owns = [&](int64_t span) { return SpanOwner(span, 0, shard.num_ranks) == shard.rank; };
+  if (first == last) return owns(first) ? rows.size() : 0;
+  int64_t count = NumOwnedSpans({first + 1, last}, 0, shard) * geometry.span();
+  if (owns(first)) count += geometry.SpanPositions(first).end - rows.begin;
+  if (owns(last)) count += rows.end - geometry.SpanPositions(last).begin;
+  return count;
+}
+
+// Whose ranks own some of the rows. Any 2N spans in a row are of all ranks.
+std::vector<bool> GroupsOfRows(PositionRange rows, const SpanGeometry& geometry,
+                               RankGroups groups) {
+  std::vector<bool> is_there(static_cast<size_t>(groups.num_ranks / groups.group_size));
+  const int64_t first = geometry.SpanOf(rows.begin);
+  const int64_t end = std::min(geometry.NumSpans(rows.end), first + 2 * int64_t{groups.num_ranks});
+  for (int64_t span = first; span < end; ++span) {
+    is_there[static_cast<size_t>(SpanOwner(span, 0, groups.num_ranks) / groups.group_size)] = true;
+  }
+  return is_there;
+}
+
+}  // namespace
+
+KeyReach ReachOfKeys(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
+                     RankGroups groups) {
+  KeyReach reach;
+  if (rows.empty()) return reach;
+  const int64_t first_span = geometry.FirstSpan(rows.begin, window);
+  for (int64_t span = first_span; span < geometry.NumSpans(rows.end); ++span) {
+    PositionRange keys = geometry.SpanPositions(span);
+    // The last key is out of sight from its position + the window's size on.
+    PositionRange seeing{std::max(rows.begin, keys.begin), rows.end};
+    if (window.is_bounded()) seeing.end = std::min(rows.end, keys.end - 1 + window.size);
+    if (seeing.empty()) continue;
+    keys.end = std::min(keys.end, rows.end);
+    const int32_t owner = SpanOwner(span, 0, groups.num_ranks);
+    const std::vector<bool> is_there = GroupsOfRows(seeing, geometry, groups);
+    reach.seen_positions += keys.size() * std::count(is_there.begin(), is_there.end(), true);
+    if (is_there[static_cast<size_t>(owner / groups.group_size)]) {
+      reach.own_positions += keys.size();
+    }
+    reach.foreign_states +=
+        seeing.size() - NumOwnedRows(seeing, geometry, {owner, groups.num_ranks});
+  }
+  return reach;
+}
+
+}  // namespace moebius

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/attention_service/local_exchange.h"
+#include "tests/attention_service/rank_group.h"
+
+namespace moebius::testing {
+
+/// Ranks with an exchange inside the process.
+struct LocalRanks {
+  LocalRanks(const AttentionCase& model, int32_t num_ranks, int64_t tokens = 4096)
+      : exchange(num_ranks, model.facts.span, model.facts.config.num_query_heads) {
+    std::vector<KvExchange*> exchanges;
+    for (int32_t rank = 0; num_ranks > 1 && rank < num_ranks; ++rank) {
+      exchanges.push_back(&exchange.rank(rank));
+    }
+    group = std::make_unique<RankGroup>(model, exchanges, tokens);
+  }
+  LocalExchangeGroup exchange;
+  std::unique_ptr<RankGroup> group;
+};
+
+/// All rows of a session in steps of so many; the last number goes on.
+inline RowBatch<Bf16> RunAll(RankGroup& group, TestSession session,
+                             const std::vector<int64_t>& chunks) {
+  for (size_t i = 0; session.length < session.rows.num_rows(); ++i) {
+    RunTestStep(group, {&session}, {chunks[std::min(i, chunks.size() - 1)]});
+  }
+  group.EndSession(session.id);
+  return std::move(session.out);
+}
+
+}  // namespace moebius::testing
