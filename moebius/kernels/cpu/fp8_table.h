@@ -29,10 +29,10 @@ constexpr Fp8Table MakeFp8Table() {
   return table;
 }
 
-constexpr Fp8Table kFp8Table = MakeFp8Table();
+inline constexpr Fp8Table kFp8Table = MakeFp8Table();
 
 /// Codes of one run, which have values in both of its halves.
-constexpr int kRunCodes = 64;
+inline constexpr int kRunCodes = 64;
 
 }  // namespace
 }  // namespace moebius
