@@ -108,14 +108,16 @@ absl::StatusOr<AttentionFacts> ReadHeads(const PlanAttentionFlags& flags,
     inputs->options.span = facts.span;
   }
   AttentionHeads& heads = inputs->heads;
-  MOEBIUS_RETURN_IF_ERROR(ReadAll({{"--query-heads", &flags.query_heads},
-                                   {"--kv-heads", &flags.kv_heads},
-                                   {"--head-dim", &flags.head_dim},
-                                   {"--value-dim", &flags.value_dim},
-                                   {"--bytes", &flags.bytes},
-                                   {"--span", &flags.span}},
-                                  {&heads.query_heads, &heads.kv_heads, &heads.head_dim,
-                                   &heads.value_dim, &heads.element_bytes, &inputs->options.span}));
+  MOEBIUS_RETURN_IF_ERROR(
+      ReadAll({{"--query-heads", &flags.query_heads},
+               {"--kv-heads", &flags.kv_heads},
+               {"--head-dim", &flags.head_dim},
+               {"--value-dim", &flags.value_dim},
+               {"--bytes", &flags.bytes},
+               {"--window", &flags.window},
+               {"--span", &flags.span}},
+              {&heads.query_heads, &heads.kv_heads, &heads.head_dim, &heads.value_dim,
+               &heads.element_bytes, &heads.window, &inputs->options.span}));
   if (flags.model.has_value()) return facts;
   if (!flags.query_heads.has_value()) {
     return AsUsageError(absl::InvalidArgumentError("give --model, or --query-heads and the rest"));
@@ -198,10 +200,12 @@ void PrintPlan(const AttentionChoice& choice, const AttentionPlanInputs& inputs)
                  cost.ranks, cost.seconds, cost.exposed_seconds, cost.bytes / 1e6,
                  cost.memory_bytes / 1e6, method == choice.method ? "  <" : "");
   }
+  const std::string window =
+      inputs.heads.window > 0 ? absl::StrCat(" in windows of ", inputs.heads.window) : "";
   absl::PrintF(
-      "\n%d new tokens over %d keys, %s sum; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
+      "\n%d new tokens over %d keys%s, %s sum; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
       "message%s\n",
-      inputs.work.new_tokens, inputs.work.keys(), AttentionSumName(inputs.options.sum),
+      inputs.work.new_tokens, inputs.work.keys(), window, AttentionSumName(inputs.options.sum),
       inputs.rates.flops, inputs.rates.bandwidth, inputs.rates.latency,
       inputs.is_measured ? " (measured here)" : "");
 }
@@ -228,6 +232,7 @@ Json AttentionPlanToJson(const AttentionChoice& choice, const AttentionPlanInput
                              {"measured", Json::Boolean(inputs.is_measured)},
                              {"new_tokens", Json::Integer(inputs.work.new_tokens)},
                              {"cached_tokens", Json::Integer(inputs.work.cached_tokens)},
+                             {"window", Json::Integer(inputs.heads.window)},
                              {"span", Json::Integer(inputs.options.span)}});
   return Json::Object({{"choice", Json::String(AttentionMethodName(choice.method))},
                        {"reason", Json::String(choice.reason)},
@@ -252,6 +257,8 @@ void AddPlan(CLI::App& app, PlanAttentionFlags& flags) {
        {"Heads", "--head-dim", "N", &flags.head_dim, "Elements of a key; 128"},
        {"Heads", "--value-dim", "N", &flags.value_dim, "Elements of a value; as of a key"},
        {"Heads", "--bytes", "N", &flags.bytes, "Bytes of an element; 2"},
+       {"Heads", "--window", "N", &flags.window,
+        "Keys that a query sees, its own included; 0, all; the model's if all layers have one"},
        {"Cluster", "--ranks", "N", &flags.ranks, "Attention ranks; 1"},
        {"Cluster", "--ulysses-ranks", "U", &flags.ulysses_ranks,
         "Ranks of a group of 2d; the fastest divisor"},

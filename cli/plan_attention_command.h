@@ -19,7 +19,7 @@ namespace moebius {
 struct PlanAttentionFlags {
   std::optional<std::string> model;
   std::optional<std::string> context, new_tokens, cached_tokens;
-  std::optional<std::string> query_heads, kv_heads, head_dim, value_dim, bytes;
+  std::optional<std::string> query_heads, kv_heads, head_dim, value_dim, bytes, window;
   std::optional<std::string> ranks, ulysses_ranks, span, attention_sum, return_bytes;
   std::optional<std::string> flops, bandwidth, latency;
   bool json = false;

@@ -126,15 +126,17 @@ void ScoreBlock(absl::Span<const float> query, FloatRows keys, float scale, floa
   for (int64_t j = 0; j < kBlockKeys; ++j) scores[j] = sums[j] * scale;
 }
 
-// Scores → unnormalised probabilities in place; entries from num_keys on become +0. Returns the
-// sum.
-double ExponentiateScores(absl::Span<float> scores, int64_t num_keys) {
-  const absl::Span<float> visible = scores.subspan(0, static_cast<size_t>(num_keys));
+// Scores → unnormalised probabilities in place; entries outside [first_key, end) become +0. Returns
+// the sum.
+double ExponentiateScores(absl::Span<float> scores, int64_t first_key, int64_t end) {
+  const absl::Span<float> visible =
+      scores.subspan(static_cast<size_t>(first_key), static_cast<size_t>(end - first_key));
   const float largest = *std::max_element(visible.begin(), visible.end());
   for (float& score : visible) score = Exp(score - largest);
   double sum = 0;
   for (const float probability : visible) sum += probability;
-  std::fill(scores.begin() + num_keys, scores.end(), 0.0f);
+  std::fill(scores.begin(), scores.begin() + first_key, 0.0f);
+  std::fill(scores.begin() + end, scores.end(), 0.0f);
   return sum;
 }
 
@@ -157,7 +159,7 @@ void AddWeightedValues(const float* probabilities, FloatRows values, absl::Span<
 
 // One head of up to kQueryTile consecutive queries. `queries` [T, qk_head_dim].
 void AttendTile(const AttentionConfig& config, const ReferenceKvCache& cache, int64_t kv_head,
-                int64_t position_begin, FloatRows queries, Array<float>& scores,
+                int64_t position_begin, int64_t window, FloatRows queries, Array<float>& scores,
                 MutableFloatRows out) {
   const int64_t num_blocks = (position_begin + queries.num_rows - 1) / kBlockKeys + 1;
   scores.Resize(static_cast<size_t>(queries.num_rows * num_blocks * kBlockKeys));
@@ -174,8 +176,10 @@ void AttendTile(const AttentionConfig& config, const ReferenceKvCache& cache, in
   std::vector<double> sums(width * weights_sums.size());
   std::vector<float> block_sums(width);
   for (int64_t row = 0; row < queries.num_rows; ++row) {
+    const int64_t end = position_begin + row + 1;
+    const int64_t first_key = window > 0 ? std::max<int64_t>(0, end - window) : 0;
     weights_sums[static_cast<size_t>(row)] =
-        ExponentiateScores(score_rows.span(row), position_begin + row + 1);
+        ExponentiateScores(score_rows.span(row), first_key, end);
   }
   for (int64_t block = 0; block < num_blocks; ++block) {
     const FloatRows values = cache.ValueBlock(block, kv_head);
@@ -240,8 +244,8 @@ void ProjectReferenceAttention(const AttentionConfig& config,
 }
 
 void AttendReference(Executor& executor, const AttentionConfig& config,
-                     const ReferenceKvCache& cache, int64_t position_begin, FloatRows queries,
-                     MutableFloatRows out) {
+                     const ReferenceKvCache& cache, int64_t position_begin, int64_t window,
+                     FloatRows queries, MutableFloatRows out) {
   const int64_t num_heads = config.num_query_heads;
   const int64_t heads_per_kv_head = config.mla.has_value() ? 1 : num_heads / config.num_kv_heads;
   const int64_t num_tiles = (queries.num_rows + kQueryTile - 1) / kQueryTile;
@@ -252,7 +256,7 @@ void AttendReference(Executor& executor, const AttentionConfig& config,
     const int64_t end = std::min(begin + kQueryTile, queries.num_rows);
     const int64_t head = index % num_heads;
     const int64_t key_dim = config.qk_head_dim, value_dim = config.v_head_dim;
-    AttendTile(config, cache, head / heads_per_kv_head, position_begin + begin,
+    AttendTile(config, cache, head / heads_per_kv_head, position_begin + begin, window,
                queries.Slice(begin, end).Columns(head * key_dim, (head + 1) * key_dim),
                scores[static_cast<size_t>(thread_index)],
                out.Slice(begin, end).Columns(head * value_dim, (head + 1) * value_dim));

@@ -64,12 +64,13 @@ void ProjectReferenceAttention(const AttentionConfig& config,
                                FloatRows normed, int64_t position_begin, MutableFloatRows queries,
                                ReferenceKvCache& cache);
 
-/// Causal softmax attention over all cached positions up to each query's own.
+/// Causal softmax attention over the cached positions up to each query's own: the last `window` of
+/// them, its own included, or with 0 all.
 ///
 /// `queries` as above → `out` [T, heads · v_head_dim]. Scores are fp32, normalisation is in double.
 /// Call on an executor thread.
 void AttendReference(Executor& executor, const AttentionConfig& config,
-                     const ReferenceKvCache& cache, int64_t position_begin, FloatRows queries,
-                     MutableFloatRows out);
+                     const ReferenceKvCache& cache, int64_t position_begin, int64_t window,
+                     FloatRows queries, MutableFloatRows out);
 
 }  // namespace moebius

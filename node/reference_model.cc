@@ -197,7 +197,8 @@ void ReferenceSequence::RunAttention(size_t layer, MutableFloatRows residual) {
   });
   RowBatch<float> attended(residual.num_rows,
                            int64_t{attention.num_query_heads} * attention.v_head_dim);
-  AttendReference(executor_, attention, cache, num_tokens_, queries.rows(), attended.rows());
+  AttendReference(executor_, attention, cache, num_tokens_,
+                  attention.WindowOf(static_cast<int64_t>(layer)), queries.rows(), attended.rows());
   ForTiles(executor_, residual.num_rows, [&](int64_t begin, int64_t end) {
     RowBatch<float> output(end - begin, residual.width);
     weights.attention.output.Apply(attended.rows().Slice(begin, end), output.rows());

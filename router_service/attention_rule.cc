@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/attention_rule.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -20,6 +21,10 @@ AttentionHeads HeadsOf(const AttentionConfig& config) {
     const MlaConfig& mla = *config.mla;
     heads.latent_dim = mla.kv_lora_rank + mla.qk_rope_dim;
     heads.expand_flops = 2 * int64_t{mla.kv_lora_rank} * (mla.qk_nope_dim + config.v_head_dim);
+  }
+  if (!config.windows.empty()) {
+    const auto [least, most] = std::minmax_element(config.windows.begin(), config.windows.end());
+    heads.window = *least == 0 ? 0 : *most;
   }
   return heads;
 }

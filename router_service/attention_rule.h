@@ -11,7 +11,8 @@
 
 namespace moebius {
 
-/// The heads of a model, as the cost model counts them.
+/// The heads of a model, as the cost model counts them; a window where every layer has one, as a
+/// layer without costs far more than one with it.
 AttentionHeads HeadsOf(const AttentionConfig& config);
 
 /// The value of --attention-method: a method's name, or "auto" for the cost model's choice of each

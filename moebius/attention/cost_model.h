@@ -95,6 +95,13 @@ double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 ///   Ulysses              (N−1)/N² · (T · q + S · w · Σ_u |KV(u)| / Hkv)
 ///   2-D                  (U−1)/U · (T/N) · (q + w · Σ_u |KV(u)| / Hkv)
 ///                        + (R−1)/R · S · w · Σ_u |KV(u)| / (Hkv · U)
+/// With a window, canonical, where a span travels only to rows that see a key of it (key_reach.h),
+/// of groups of one rank, or of U:
+///   all-gather, pass-KV  (seen − own positions) / N · w
+///   pass-Q               foreign queries / N · Hq · d · e, and back
+///                        foreign states / N · Hq · (4 · dv + 8)
+///   Ulysses, 2-D         keys: (seen positions − own positions / U) / N · w · Σ_u |KV(u)| / Hkv
+/// per-degree with a window a rank is sent the keys before its chunks that their windows reach.
 /// A latent counts as one KV head that every rank needs. Without keys in the cache 2-D's formula is
 /// exact; cached keys of the own group are counted as if they came across the groups.
 MethodCost PredictCost(AttentionMethod method, const AttentionHeads& heads,

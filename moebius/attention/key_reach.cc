@@ -34,12 +34,41 @@ std::vector<bool> GroupsOfRows(PositionRange rows, const SpanGeometry& geometry,
   return is_there;
 }
 
+// How many ranks besides `rank` own some of a session's spans.
+int64_t NumOtherOwners(SpanRange spans, int32_t rank, int32_t num_ranks) {
+  std::vector<bool> is_there(static_cast<size_t>(num_ranks));
+  const int64_t end = std::min(spans.end, spans.begin + 2 * int64_t{num_ranks});
+  for (int64_t span = spans.begin; span < end; ++span) {
+    is_there[static_cast<size_t>(SpanOwner(span, 0, num_ranks))] = true;
+  }
+  is_there[static_cast<size_t>(rank)] = false;
+  return std::count(is_there.begin(), is_there.end(), true);
+}
+
+int64_t NumForeignQueries(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
+                          int32_t num_ranks) {
+  int64_t count = 0;
+  // Runs of rows of one span that see from the same span on.
+  for (int64_t begin = rows.begin; begin < rows.end;) {
+    const int64_t own = geometry.SpanOf(begin);
+    const int64_t first = geometry.FirstSpan(begin, window);
+    int64_t end = std::min(rows.end, geometry.SpanPositions(own).end);
+    if (window.is_bounded()) {
+      end = std::min(end, geometry.SpanPositions(first).end + window.size - 1);
+    }
+    count += (end - begin) * NumOtherOwners({first, own}, SpanOwner(own, 0, num_ranks), num_ranks);
+    begin = end;
+  }
+  return count;
+}
+
 }  // namespace
 
 KeyReach ReachOfKeys(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
                      RankGroups groups) {
   KeyReach reach;
   if (rows.empty()) return reach;
+  reach.foreign_queries = NumForeignQueries(rows, geometry, window, groups.num_ranks);
   const int64_t first_span = geometry.FirstSpan(rows.begin, window);
   for (int64_t span = first_span; span < geometry.NumSpans(rows.end); ++span) {
     PositionRange keys = geometry.SpanPositions(span);

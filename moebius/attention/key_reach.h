@@ -26,6 +26,9 @@ struct KeyReach {
   /// Pairs (row, span) where the row sees a key of the span and another rank owns the span: the
   /// states that come back when queries go to the keys, for each head.
   int64_t foreign_states = 0;
+  /// Pairs (row, rank) where the rank is another one that owns a span of which the row sees a key:
+  /// the rows of queries that are sent.
+  int64_t foreign_queries = 0;
 };
 KeyReach ReachOfKeys(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
                      RankGroups groups);

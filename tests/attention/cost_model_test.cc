@@ -222,7 +222,28 @@ TEST(CostModelTest, AWindowBoundsKeysAndWork) {
   EXPECT_DOUBLE_EQ(AttentionPairs(heads, {.new_tokens = 3, .cached_tokens = 100}), 12);
   const MethodCost cost = PredictCost(AttentionMethod::kRingPassKv, heads,
                                       {.new_tokens = 3, .cached_tokens = 100}, kH100, kFourRanks);
-  EXPECT_DOUBLE_EQ(cost.bytes, 0.75 * 2 * 6 * 128 * 2);
+  // Zigzag: rank 0 has row 102 and is sent keys 99 (3/4 of the time), 100 and 101; rank 2 has rows
+  // 100 and 101 and is sent 97 … 99 (3/4 of each); the others have no row.
+  EXPECT_DOUBLE_EQ(cost.bytes, (0.75 + 2 + 0.75 * 3) / 4 * 2 * 128 * 2);
+}
+
+TEST(CostModelTest, AWindowSendsASpanOnlyToRowsThatSeeIt) {
+  AttentionHeads heads = kLlamaSlice;
+  // Two ranks own spans 0 3 and 1 2 of 32 keys; rows 32 and 96 are the first of a rank that see
+  // the last keys of the other's span.
+  const CostOptions options{.num_ranks = 2, .span = 32};
+  const auto bytes = [&](AttentionMethod method, int64_t window) {
+    heads.window = window;
+    return PredictCost(method, heads, {.new_tokens = 128}, kH100, options).bytes;
+  };
+  constexpr double kKeyBytes = 2 * 128 * 2;
+  EXPECT_DOUBLE_EQ(bytes(AttentionMethod::kRingPassKv, 1), 0);
+  EXPECT_DOUBLE_EQ(bytes(AttentionMethod::kRingPassKv, 2), (32 + 32) / 2 * kKeyBytes);
+  EXPECT_DOUBLE_EQ(bytes(AttentionMethod::kAllGather, 2), (32 + 32) / 2 * kKeyBytes);
+  // Those two rows alone are sent, one of each rank, and a state of each comes back.
+  EXPECT_DOUBLE_EQ(bytes(AttentionMethod::kRingPassQ, 2), 16 * 128 * 2 + 16 * (4 * 128 + 8));
+  // By heads every rank computes all rows, and so needs all keys.
+  EXPECT_DOUBLE_EQ(bytes(AttentionMethod::kUlysses, 2), bytes(AttentionMethod::kUlysses, 0));
 }
 
 TEST(CostModelTest, EveryCostIsFiniteForAnyShape) {
@@ -231,7 +252,8 @@ TEST(CostModelTest, EveryCostIsFiniteForAnyShape) {
       for (const int64_t tokens : {0, 1, 2, 3, 7, 31, 128, 1001}) {
         for (const AttentionHeads& heads :
              {kLlamaSlice, AttentionHeads{.query_heads = 28, .kv_heads = 7},
-              AttentionHeads{.query_heads = 6, .kv_heads = 6}}) {
+              AttentionHeads{.query_heads = 6, .kv_heads = 6},
+              AttentionHeads{.query_heads = 6, .kv_heads = 6, .window = 65}}) {
           const CostOptions options{.num_ranks = num_ranks, .sum = sum, .span = 64};
           const AttentionChoice choice =
               ChooseAttention(heads, {tokens, tokens * 3}, kH100, options);
@@ -256,6 +278,7 @@ TEST(CostModelTest, RefusesWhatHasNoCost) {
   EXPECT_THAT(check({.query_heads = 6, .kv_heads = 4}, {}, kH100, kFourRanks),
               HasSubstr("6 query heads over 4 KV heads"));
   EXPECT_THAT(check(kLlamaSlice, {.new_tokens = -1}, kH100, kFourRanks), HasSubstr("-1 new"));
+  EXPECT_THAT(check({.window = -1}, {}, kH100, kFourRanks), HasSubstr("a window of -1 keys"));
   EXPECT_THAT(check(kLlamaSlice, {}, {.flops = 0, .bandwidth = 1}, kFourRanks),
               HasSubstr("positive"));
   EXPECT_THAT(check(kLlamaSlice, {}, kH100, {.num_ranks = 0}), HasSubstr("0 ranks"));

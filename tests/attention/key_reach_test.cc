@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/attention/key_reach.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -35,6 +36,13 @@ KeyReach ByDefinition(PositionRange rows, KeyWindow window, RankGroups groups) {
     reach.seen_positions += (end - begin) * static_cast<int64_t>(seeing.size());
     if (seeing.contains(owner(begin) / groups.group_size)) reach.own_positions += end - begin;
   }
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    std::set<int32_t> owners;
+    const int64_t first = window.size == 0 ? 0 : std::max<int64_t>(0, row - window.size + 1);
+    for (int64_t key = first; key <= row; ++key) owners.insert(owner(key));
+    owners.erase(owner(row));
+    reach.foreign_queries += static_cast<int64_t>(owners.size());
+  }
   return reach;
 }
 
@@ -51,6 +59,7 @@ TEST(KeyReachTest, IsThatOfTheDefinition) {
         EXPECT_EQ(found.seen_positions, expected.seen_positions) << size << " " << rows.begin;
         EXPECT_EQ(found.own_positions, expected.own_positions) << size << " " << rows.begin;
         EXPECT_EQ(found.foreign_states, expected.foreign_states) << size << " " << rows.begin;
+        EXPECT_EQ(found.foreign_queries, expected.foreign_queries) << size << " " << rows.begin;
       }
     }
   }

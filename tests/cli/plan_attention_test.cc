@@ -84,6 +84,37 @@ TEST(PlanAttentionTest, SaysInWordsWhyAShortPromptStaysOnOneRank) {
   EXPECT_THAT(printed.out, HasSubstr("canonical sum"));
 }
 
+TEST(PlanAttentionTest, TakesAWindowOfTheFlagOrTheModel) {
+  const std::vector<std::string> rates = {"--ranks", "2",           "--context", "4096",  "--flops",
+                                          "1e11",    "--bandwidth", "1e9",       "--json"};
+  const auto plan = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), rates.begin(), rates.end());
+    return *Json::Parse(RunPlan(flags).out, "plan");
+  };
+  const auto bytes = [](const Json& json) {
+    return NumberOf(*json.Find("methods")->Find("ring-pass-kv")->Find("bytes"));
+  };
+  const Json all = plan({"--query-heads", "2"});
+  const Json window = plan({"--query-heads", "2", "--window", "128"});
+  EXPECT_EQ(window.Find("inputs")->Find("window")->integer(), 128);
+  // Rows of spans 1 and 3 are the first of a rank that see into the other's span.
+  EXPECT_EQ(bytes(all), 2048 * 1024.0);
+  EXPECT_EQ(bytes(window), 1024 * 1024.0);
+  EXPECT_LT(NumberOf(*window.Find("methods")->Find("local")->Find("seconds")),
+            0.1 * NumberOf(*all.Find("methods")->Find("local")->Find("seconds")));
+  TemporaryFolder folder;
+  ASSERT_TRUE(WriteRandomCheckpoint(folder.path(), {}).ok());
+  Json config = *Json::Parse(ReadFileBytes(folder.File("config.json")), "config");
+  config.Set("sliding_window", Json::Integer(100));
+  config.Set("use_sliding_window", Json::Boolean(true));
+  WriteFile(folder.File("config.json"), config.ToCanonicalText());
+  EXPECT_EQ(plan({"--model", folder.path()}).Find("inputs")->Find("window")->integer(), 100);
+  config.Set("max_window_layers", Json::Integer(1));  // the first layer sees all
+  WriteFile(folder.File("config.json"), config.ToCanonicalText());
+  EXPECT_EQ(plan({"--model", folder.path()}).Find("inputs")->Find("window")->integer(), 0);
+  EXPECT_EQ(RunPlan({"--query-heads", "2", "--context", "10", "--window", "-1"}).code, kExitUsage);
+}
+
 TEST(PlanAttentionTest, MeasuresTheKernelWhereNoRateIsGiven) {
   const Printed printed = RunPlan({"--query-heads", "2", "--head-dim", "32", "--context", "4096",
                                    "--ranks", "2", "--bandwidth", "1e9", "--json"});

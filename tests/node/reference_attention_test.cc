@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "node/reference_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -35,14 +36,15 @@ void PutPosition(ReferenceKvCache& cache, int64_t position, float key) {
 }
 
 RowBatch<float> Attend(const ReferenceKvCache& cache, int64_t position_begin, int64_t num_rows,
-                       float query, int num_threads) {
+                       float query, int num_threads, int64_t window = 0) {
   RowBatch<float> queries(num_rows, kHeads * kKeyDim), out(num_rows, kHeads * kValueDim);
   for (int64_t row = 0; row < num_rows; ++row) {
     for (int64_t head = 0; head < kHeads; ++head) queries.rows().row(row)[head * kKeyDim] = query;
   }
   Executor executor(num_threads);
   executor.Run([&] {
-    AttendReference(executor, SmallConfig(), cache, position_begin, queries.rows(), out.rows());
+    AttendReference(executor, SmallConfig(), cache, position_begin, window, queries.rows(),
+                    out.rows());
   });
   return out;
 }
@@ -57,6 +59,20 @@ TEST(ReferenceAttentionTest, AveragesAllEarlierValuesOfTheHeadWhenKeysAreEqual) 
       const float mean = 1000.0f * static_cast<float>(head / 2) + static_cast<float>(row) / 2;
       EXPECT_FLOAT_EQ(out.rows().row(row)[head * kValueDim], mean) << row << ", head " << head;
       EXPECT_FLOAT_EQ(out.rows().row(row)[head * kValueDim + 1], -mean);
+    }
+  }
+}
+
+TEST(ReferenceAttentionTest, AveragesTheValuesOfItsWindowWhenKeysAreEqual) {
+  constexpr int64_t kRows = 300;
+  ReferenceKvCache cache(SmallConfig());
+  for (int64_t position = 0; position < kRows; ++position) PutPosition(cache, position, 1.0f);
+  for (const int64_t window : {1, 3, 128, 129, 1000}) {
+    const RowBatch<float> out = Attend(cache, 0, kRows, 1.0f, 2, window);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const int64_t first = std::max<int64_t>(0, row - window + 1);
+      EXPECT_FLOAT_EQ(out.rows().row(row)[0], static_cast<float>(first + row) / 2)
+          << "row " << row << ", window " << window;
     }
   }
 }
