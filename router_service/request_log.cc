@@ -96,8 +96,8 @@ bool RequestLog::HasEnded(const std::string& request_id) const {
 void WriteLogLine(const Explanation& ended, Logger& logger) {
   const GenerateEvent& last = ended.last;
   std::vector<LogField> fields = {{"request_id", ended.request_id}};
-  if (!ended.caller.empty()) fields.emplace_back("caller", ended.caller);
   if (!ended.trace_id.empty()) fields.emplace_back("trace_id", ended.trace_id);
+  if (!ended.caller.empty()) fields.emplace_back("caller", ended.caller);
   LogLevel level = LogLevel::kInfo;
   absl::string_view sentence = "a request was answered";
   const bool cancelled =

@@ -81,7 +81,7 @@ absl::Status ReplaceFile(const std::string& link, absl::string_view text, mode_t
   const std::string temporary = path + kTemporarySuffix;
   struct stat old = {};
   const bool is_there = stat(path.c_str(), &old) == 0;
-  const absl::Status written = WriteNew(temporary, text, mode, is_there ? &old : nullptr);
+  absl::Status written = WriteNew(temporary, text, mode, is_there ? &old : nullptr);
   if (!written.ok()) {
     unlink(temporary.c_str());
     return written;

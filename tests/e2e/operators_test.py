@@ -161,8 +161,8 @@ class OperatorsTest(unittest.TestCase):
         done = self.run_moebius("doctor", "--peers", peers)
         self.assertEqual(done.returncode, 1, done.stdout)
         self.assertIn(self.process_named("expert-1")["metrics"].split("/")[2], done.stdout)
-        wait_until(lambda: "not ready" in self.run_moebius("doctor", "--router", self.router,
-                                                           key=self.key).stdout)
+        wait_until(lambda: "expert-1 is " in self.run_moebius("doctor", "--router", self.router,
+                                                              key=self.key).stdout)
         done = self.run_moebius("doctor", "--router", self.router)
         self.assertEqual(done.returncode, 1)
         self.assertIn("this router wants a key", done.stdout)

@@ -114,7 +114,7 @@ TEST(RequestLogTest, WritesTheTraceOfARequestThatHasOne) {
       absl::StrSplit(std::string(text, static_cast<size_t>(size)), '\n', absl::SkipEmpty());
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_THAT(lines[0], HasSubstr("info router-0: a request was answered request_id=\"a\" "
-                                  "caller=\"team-a\" trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\" "
+                                  "trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\" caller=\"team-a\" "
                                   "prompt_tokens=0 completion_tokens=0 exact=true seconds="));
   EXPECT_THAT(lines[1], HasSubstr("warning router-0: a request failed request_id=\"b\" "
                                   "status=\"UNAVAILABLE: gone\" completion_tokens=0 seconds="));
