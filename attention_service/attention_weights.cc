@@ -51,26 +51,27 @@ absl::Status ValidateAttentionFacts(const AttentionFacts& facts) {
 }
 
 absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,
-                                                         int64_t layer) {
+                                                         int64_t layer, AttentionParts parts) {
   AttentionLayerWeights weights;
   const struct {
     Part part;
     RowBatch<Bf16>* target;
-  } matrices[] = {{Part::kQ, &weights.q},
-                  {Part::kK, &weights.k},
-                  {Part::kV, &weights.v},
-                  {Part::kO, &weights.o},
-                  {Part::kQNorm, &weights.q_norm},
-                  {Part::kKNorm, &weights.k_norm},
-                  {Part::kQA, &weights.q_a},
-                  {Part::kQANorm, &weights.q_a_norm},
-                  {Part::kQB, &weights.q_b},
-                  {Part::kKvA, &weights.kv_a},
-                  {Part::kKvANorm, &weights.kv_a_norm},
-                  {Part::kKvB, &weights.kv_b}};
-  for (const auto& [part, target] : matrices) {
+    bool is_matrix = true;
+  } tensors[] = {{Part::kQ, &weights.q},
+                 {Part::kK, &weights.k},
+                 {Part::kV, &weights.v},
+                 {Part::kO, &weights.o},
+                 {Part::kQNorm, &weights.q_norm, false},
+                 {Part::kKNorm, &weights.k_norm, false},
+                 {Part::kQA, &weights.q_a},
+                 {Part::kQANorm, &weights.q_a_norm, false},
+                 {Part::kQB, &weights.q_b},
+                 {Part::kKvA, &weights.kv_a},
+                 {Part::kKvANorm, &weights.kv_a_norm, false},
+                 {Part::kKvB, &weights.kv_b}};
+  for (const auto& [part, target, is_matrix] : tensors) {
     const ParameterKey key{.part = part, .layer = static_cast<int32_t>(layer)};
-    if (!checkpoint.Has(key)) continue;
+    if (!checkpoint.Has(key) || (is_matrix && parts == AttentionParts::kVectors)) continue;
     MOEBIUS_ASSIGN_OR_RETURN(*target, checkpoint.LoadBf16(key));
   }
   const struct {

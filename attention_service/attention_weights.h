@@ -37,7 +37,10 @@ struct AttentionLayerWeights {
   RowBatch<Bf16> q_a, q_a_norm, q_b, kv_a, kv_a_norm, kv_b;
 };
 
-absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,
-                                                         int64_t layer);
+/// What is read of a layer: all, or only what is not packed (norms and biases).
+enum class AttentionParts { kAll, kVectors };
+
+absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(
+    const Checkpoint& checkpoint, int64_t layer, AttentionParts parts = AttentionParts::kAll);
 
 }  // namespace moebius

@@ -94,10 +94,30 @@ void RunDown(const Kernels& kernels, const ExpertBatch& batch, const Task& task,
 
 }  // namespace
 
-PackedExpert PackedExpert::Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order) {
+PackedExpert PackedExpert::Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order,
+                                absl::Span<uint8_t> storage) {
   MOEBIUS_CHECK_EQ(down.width, gate.num_rows);
   MOEBIUS_CHECK_EQ(down.num_rows, gate.width);
-  return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
+  if (storage.empty()) {
+    return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
+  }
+  const auto gate_up = static_cast<size_t>(PackedMatrix::BytesOfGateUp(gate.num_rows, gate.width));
+  return PackedExpert{PackedMatrix::PackGateUp(gate, up, order, storage.first(gate_up)),
+                      PackedMatrix::Pack(down, order, storage.subspan(gate_up))};
+}
+
+int64_t PackedExpert::BytesOf(int64_t intermediate_size, int64_t hidden_size) {
+  return PackedMatrix::BytesOfGateUp(intermediate_size, hidden_size) +
+         PackedMatrix::BytesOf(hidden_size, intermediate_size);
+}
+
+PackedExpert PackedExpert::View(int64_t intermediate_size, int64_t hidden_size, PairOrder order,
+                                absl::Span<uint8_t> storage) {
+  const auto gate_up =
+      static_cast<size_t>(PackedMatrix::BytesOfGateUp(intermediate_size, hidden_size));
+  return PackedExpert{
+      PackedMatrix::ViewGateUp(intermediate_size, hidden_size, order, storage.first(gate_up)),
+      PackedMatrix::View(hidden_size, intermediate_size, order, storage.subspan(gate_up))};
 }
 
 void ForwardExperts(Executor& executor, const Kernels& kernels,

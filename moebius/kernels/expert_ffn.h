@@ -20,8 +20,14 @@ struct PackedExpert {
   PackedMatrix gate_up;  // PackGateUp of gate, up [I, H]
   PackedMatrix down;     // Pack of down [H, I]
 
-  /// gate, up [I, H], down [H, I], bf16.
-  static PackedExpert Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order);
+  /// gate, up [I, H], down [H, I], bf16. `storage`: BytesOf(I, H) zero bytes, 64-byte aligned, that
+  /// outlive the expert, so that it is one stream; empty: allocations of its own.
+  static PackedExpert Pack(Bf16Rows gate, Bf16Rows up, Bf16Rows down, PairOrder order,
+                           absl::Span<uint8_t> storage = {});
+  static int64_t BytesOf(int64_t intermediate_size, int64_t hidden_size);
+  /// What Pack of these sizes and this order has left in `storage`, or a copy of that.
+  static PackedExpert View(int64_t intermediate_size, int64_t hidden_size, PairOrder order,
+                           absl::Span<uint8_t> storage);
 
   int64_t hidden_size() const { return gate_up.depth(); }
   int64_t intermediate_size() const { return gate_up.num_outputs(); }

@@ -9,8 +9,15 @@
 namespace moebius {
 namespace {
 
+constexpr int64_t kGateUpOutputs = kPanelColumns / 2;
+
 constexpr int64_t CeilDivide(int64_t value, int64_t divisor) {
   return (value + divisor - 1) / divisor;
+}
+
+int64_t BytesOfPanels(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel) {
+  return CeilDivide(num_outputs, outputs_per_panel) * CeilDivide(depth, kBlockDepth) *
+         kPanelBlockSize * static_cast<int64_t>(sizeof(uint16_t));
 }
 
 // Where k of column 0 lies in a block; a column further is two values further.
@@ -22,15 +29,25 @@ std::array<int64_t, kBlockDepth> FirstColumnOffsets(PairOrder order) {
 
 }  // namespace
 
+std::string PackedLayoutName(PairOrder order) {
+  return order == PairOrder::kAdjacent ? "bf16-32x32-adjacent-1" : "bf16-32x32-within-chain-1";
+}
+
 PackedMatrix::PackedMatrix(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel,
-                           PairOrder order)
+                           PairOrder order, absl::Span<uint8_t> storage)
     : num_outputs_(num_outputs),
       depth_(depth),
       outputs_per_panel_(outputs_per_panel),
       num_panels_(CeilDivide(num_outputs, outputs_per_panel)),
       num_blocks_(CeilDivide(depth, kBlockDepth)),
-      order_(order),
-      buffer_(static_cast<size_t>(num_panels_ * num_blocks_ * kPanelBlockSize) * sizeof(uint16_t)) {
+      order_(order) {
+  const size_t bytes = static_cast<size_t>(BytesOfPanels(num_outputs, depth, outputs_per_panel));
+  if (storage.empty()) {
+    buffer_ = Buffer(bytes);
+    return;
+  }
+  MOEBIUS_CHECK_EQ(storage.size(), bytes);
+  buffer_ = Buffer::Borrow(storage);
 }
 
 void PackedMatrix::FillColumns(Bf16Rows weights, int64_t first_column) {
@@ -55,18 +72,36 @@ void PackedMatrix::FillColumns(Bf16Rows weights, int64_t first_column) {
   }
 }
 
-PackedMatrix PackedMatrix::Pack(Bf16Rows weights, PairOrder order) {
-  PackedMatrix packed(weights.num_rows, weights.width, kPanelColumns, order);
+PackedMatrix PackedMatrix::Pack(Bf16Rows weights, PairOrder order, absl::Span<uint8_t> storage) {
+  PackedMatrix packed(weights.num_rows, weights.width, kPanelColumns, order, storage);
   packed.FillColumns(weights, 0);
   return packed;
 }
 
-PackedMatrix PackedMatrix::PackGateUp(Bf16Rows gate, Bf16Rows up, PairOrder order) {
-  constexpr int64_t kOutputs = kPanelColumns / 2;
-  PackedMatrix packed(gate.num_rows, gate.width, kOutputs, order);
+int64_t PackedMatrix::BytesOf(int64_t num_outputs, int64_t depth) {
+  return BytesOfPanels(num_outputs, depth, kPanelColumns);
+}
+
+PackedMatrix PackedMatrix::PackGateUp(Bf16Rows gate, Bf16Rows up, PairOrder order,
+                                      absl::Span<uint8_t> storage) {
+  PackedMatrix packed(gate.num_rows, gate.width, kGateUpOutputs, order, storage);
   packed.FillColumns(gate, 0);
-  packed.FillColumns(up, kOutputs);
+  packed.FillColumns(up, kGateUpOutputs);
   return packed;
+}
+
+int64_t PackedMatrix::BytesOfGateUp(int64_t num_outputs, int64_t depth) {
+  return BytesOfPanels(num_outputs, depth, kGateUpOutputs);
+}
+
+PackedMatrix PackedMatrix::View(int64_t num_outputs, int64_t depth, PairOrder order,
+                                absl::Span<uint8_t> storage) {
+  return PackedMatrix(num_outputs, depth, kPanelColumns, order, storage);
+}
+
+PackedMatrix PackedMatrix::ViewGateUp(int64_t num_outputs, int64_t depth, PairOrder order,
+                                      absl::Span<uint8_t> storage) {
+  return PackedMatrix(num_outputs, depth, kGateUpOutputs, order, storage);
 }
 
 }  // namespace moebius

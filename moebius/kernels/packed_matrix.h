@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+
+#include "absl/types/span.h"
 
 #include "moebius/kernels/kernels.h"
 #include "moebius/tensor/buffer.h"
@@ -19,20 +22,36 @@ constexpr int64_t PanelBlockOffset(PairOrder order, int64_t k, int64_t column) {
   return (pair * kPanelColumns + column) * 2 + (k % 4 < 2 ? 1 : 0);
 }
 
+/// Names the bytes that packing makes of given weights: equal names, equal bytes. The number at the
+/// end grows when the layout changes, so that what was kept on a disk is not taken for it.
+std::string PackedLayoutName(PairOrder order);
+
 /// Weights [num_outputs, depth] in bf16, packed once at load for one pair order: panels of 32
 /// outputs, each ceil(depth / 32) blocks of kPanelBlockSize values. Padding in both directions is
-/// +0. One contiguous allocation, 64-byte aligned (2 MiB with huge pages where that large).
+/// +0. One contiguous range, 64-byte aligned: an allocation of its own (2 MiB-aligned with huge
+/// pages where that large), or `storage` of somebody who outlives it (an arena).
 /// Immutable and thread-safe after construction; moves, never copies.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  /// `weights` [N, K], one row per output as checkpoints store them.
-  static PackedMatrix Pack(Bf16Rows weights, PairOrder order);
+  /// `weights` [N, K], one row per output as checkpoints store them. `storage`: BytesOf(N, K) zero
+  /// bytes, 64-byte aligned; empty: an allocation.
+  static PackedMatrix Pack(Bf16Rows weights, PairOrder order, absl::Span<uint8_t> storage = {});
+  static int64_t BytesOf(int64_t num_outputs, int64_t depth);
 
   /// gate and up [I, H] of one FFN: each panel holds 16 gate columns, then the same 16 of up, for
-  /// Epilogue::kSwiGlu. num_outputs() is I.
-  static PackedMatrix PackGateUp(Bf16Rows gate, Bf16Rows up, PairOrder order);
+  /// Epilogue::kSwiGlu. num_outputs() is I. `storage` as above, BytesOfGateUp(I, H).
+  static PackedMatrix PackGateUp(Bf16Rows gate, Bf16Rows up, PairOrder order,
+                                 absl::Span<uint8_t> storage = {});
+  static int64_t BytesOfGateUp(int64_t num_outputs, int64_t depth);
+
+  /// What Pack or PackGateUp of this shape and order have left in `storage`, or in other bytes that
+  /// these are a copy of.
+  static PackedMatrix View(int64_t num_outputs, int64_t depth, PairOrder order,
+                           absl::Span<uint8_t> storage);
+  static PackedMatrix ViewGateUp(int64_t num_outputs, int64_t depth, PairOrder order,
+                                 absl::Span<uint8_t> storage);
 
   int64_t num_outputs() const { return num_outputs_; }
   int64_t depth() const { return depth_; }
@@ -48,7 +67,8 @@ class PackedMatrix {
   size_t bytes() const { return buffer_.size_bytes(); }
 
  private:
-  PackedMatrix(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel, PairOrder order);
+  PackedMatrix(int64_t num_outputs, int64_t depth, int64_t outputs_per_panel, PairOrder order,
+               absl::Span<uint8_t> storage);
   // Writes output i of each panel into its column first_column + i.
   void FillColumns(Bf16Rows weights, int64_t first_column);
 

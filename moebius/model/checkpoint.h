@@ -54,6 +54,8 @@ class Checkpoint {
   const GenerationDefaults& generation_defaults() const { return config_.generation; }
   const FolderSettings& settings() const { return config_.settings; }
   const NumericsConfig& numerics() const { return numerics_; }
+  /// As given, with what moebius.json allows beside it.
+  const CheckpointOptions& options() const { return options_; }
   const TensorDirectory& directory() const { return *directory_; }
   const ParameterMatch& match() const { return match_; }
   /// Of the configuration, the tensor directory and a sample of the weights; docs/adr/0005 says
