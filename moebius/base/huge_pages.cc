@@ -56,7 +56,7 @@ int64_t HugePageBytesAt(const void* address, const std::string& root) {
 
 std::string DescribeHugePages(const HugePages& pages, const std::string& policy) {
   if (pages.asked_bytes == 0) return "huge pages: too little memory to ask for one";
-  const std::string asked =
+  std::string asked =
       absl::StrCat("huge pages: ", pages.asked_bytes, " bytes asked, ", pages.got_bytes, " got");
   if (pages.got_bytes > 0) return asked;
   if (policy == "never") {

@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<WeightArena>> WeightArena::Make(int64_t size_byte
                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return NoRoom(size_bytes);
   arena->reserved_ = reserved;
-  const uintptr_t address = (reinterpret_cast<uintptr_t>(reserved) / kAlignment + 1) * kAlignment;
-  uint8_t* const data = reinterpret_cast<uint8_t*>(address);
+  const size_t past = reinterpret_cast<uintptr_t>(reserved) % kAlignment;
+  uint8_t* const data = static_cast<uint8_t*>(reserved) + (kAlignment - past);
   if (mprotect(data, rounded, PROT_READ | PROT_WRITE) != 0) return NoRoom(size_bytes);
   // Whole pages only: the last part of one would take all of its memory.
   const size_t advised = size / kAlignment * kAlignment;
