@@ -32,7 +32,8 @@ class PackedCacheTest(unittest.TestCase):
 
     def start_and_ask(self):
         """One life of a cluster: its logs by process, and the sums of what the caches counted."""
-        served = serve_test.Served("--experts", "2", "--attention", "1", "--packed-cache", self.kept)
+        served = serve_test.Served("--experts", "2", "--expert-replicas", "1", "--attention", "1",
+                                   "--packed-cache", self.kept)
         self.addCleanup(served.close)
         ready = served.event()
         self.assertEqual(ready["event"], "ready", ready)
