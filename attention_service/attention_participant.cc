@@ -15,16 +15,6 @@
 namespace moebius {
 namespace {
 
-// As stored, the few scales of FP8 left out.
-int64_t BytesOf(const WeightMatrix& weights) {
-  return weights.num_rows() * weights.width() * (weights.is_fp8() ? 1 : 2);
-}
-
-int64_t LayerBytes(const AttentionLayerWeights& w) {
-  return BytesOf(w.q) + BytesOf(w.k) + BytesOf(w.v) + BytesOf(w.o) + BytesOf(w.q_a) +
-         BytesOf(w.q_b) + BytesOf(w.kv_a) + BytesOf(w.kv_b);
-}
-
 // True where what is loaded serves the new slot too.
 bool IsSameRank(const SlotAssignment& a, const SlotAssignment& b) {
   return a.index == b.index && a.count == b.count && a.row_budget == b.row_budget;
@@ -79,17 +69,14 @@ absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionParticipant::LoadPip
                                        *options_.executor, options_.kv_budget_bytes,
                                        sharding.shard);
   }
-  int64_t loaded_bytes = 0;
-  const auto source = [&](int64_t layer) -> absl::StatusOr<AttentionLayerWeights> {
-    auto weights = LoadAttentionLayer(*options_.checkpoint, layer);
-    if (weights.ok()) {
-      loaded_bytes += LayerBytes(*weights);
-      progress(loaded_bytes, loaded_bytes / (layer + 1) * facts.num_layers);
-    }
-    return weights;
+  AttentionLoadOptions load;
+  load.cache = options_.cache;
+  load.on_loaded = [&](int64_t loaded_bytes, int64_t total_bytes) {
+    progress(loaded_bytes, total_bytes);
+    if (options_.on_progress) options_.on_progress(loaded_bytes, total_bytes);
   };
-  return AttentionPipeline::Make(facts, source, *options_.kernels, *options_.executor,
-                                 options_.kv_budget_bytes, sharding);
+  return AttentionPipeline::Load(*options_.checkpoint, *options_.kernels, *options_.executor,
+                                 options_.kv_budget_bytes, sharding, load);
 }
 
 // 0 where nobody asks: alone there is nothing to choose.
@@ -114,6 +101,7 @@ absl::StatusOr<std::unique_ptr<AttentionParticipant::Loaded>> AttentionParticipa
     sharding.exchange = loaded->exchange.get();
   }
   MOEBIUS_ASSIGN_OR_RETURN(loaded->pipeline, LoadPipeline(sharding, progress));
+  if (options_.on_loaded) options_.on_loaded(loaded->pipeline->load_figures());
   MOEBIUS_ASSIGN_OR_RETURN(const double kernel_flops, MeasureKernel(facts, slot));
   loaded->rank =
       std::make_unique<AttentionRank>(AttentionRank::Options{.hidden_size = facts.hidden_size,

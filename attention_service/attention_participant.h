@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "moebius/base/mutex.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/weight_load.h"
 #include "moebius/service/joiner.h"
 #include "moebius/transport/transport.h"
 
@@ -43,6 +45,10 @@ class AttentionParticipant final : public Participant {
     /// A rank among others measures its kernel while it loads, some tenths of a second, for the
     /// router's choice of methods.
     bool measures_kernel = false;
+    PackedCache* cache = nullptr;  // of packed weights; null: none
+    /// Told how far a load has come, and at its end how the weights came, on the joiner's thread.
+    std::function<void(int64_t loaded_bytes, int64_t total_bytes)> on_progress;
+    std::function<void(const WeightLoadFigures& figures)> on_loaded;
   };
   explicit AttentionParticipant(const Options& options) : options_(options) {}
   ~AttentionParticipant() override;

@@ -19,11 +19,41 @@
 #include "attention_service/sharded_sum.h"
 #include "attention_service/span_compute.h"
 #include "attention_service/span_sum.h"
+#include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/block_gemm.h"
+#include "moebius/kernels/packed_matrix.h"
+#include "moebius/model/quantization.h"
+#include "moebius/model/weight_load.h"
+#include "moebius/tensor/weight_arena.h"
 
 namespace moebius {
+namespace {
+
+absl::Status CheckSharding(const Sharding& sharding) {
+  const Shard& shard = sharding.shard;
+  if (shard.is_alone() == (sharding.exchange == nullptr)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("attention rank ", shard.rank, " of ", shard.num_ranks,
+                   sharding.exchange == nullptr ? " without" : " with", " an exchange"));
+}
+
+// One layer read and packed into its part of an arena.
+absl::Status PackLayer(const Checkpoint& checkpoint, const AttentionFacts& facts, int64_t layer,
+                       PairOrder order, absl::Span<uint8_t> storage, LoadPhases& phases) {
+  const Clock& clock = Clock::Monotonic();
+  const absl::Duration begin = clock.Now();
+  MOEBIUS_ASSIGN_OR_RETURN(const AttentionLayerWeights weights,
+                           LoadAttentionLayer(checkpoint, layer));
+  const absl::Duration read = clock.Now();
+  const auto packed = PackedAttentionLayer::Pack(facts, weights, order, storage);
+  phases.AddRead(read - begin);
+  phases.AddPack(clock.Now() - read);
+  return packed.status();
+}
+
+}  // namespace
 
 class AttentionPipeline::Impl {
  public:
@@ -58,6 +88,44 @@ class AttentionPipeline::Impl {
   ~Impl() {
     EndExchange();
     if (exchange != nullptr) exchange->Attach(nullptr);
+  }
+
+  absl::Status LoadLayers(const Checkpoint& checkpoint, const AttentionLoadOptions& options) {
+    int64_t total_bytes = 0;
+    std::vector<AttentionBlocks> blocks;
+    std::vector<int64_t> sizes;
+    for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
+      blocks.push_back(AttentionBlocksOf(checkpoint, layer));
+      sizes.push_back(PackedAttentionLayer::BytesOf(facts, blocks.back()));
+    }
+    const std::vector<WeightPart> parts = LayOutParts(sizes, &total_bytes);
+    MOEBIUS_ASSIGN_OR_RETURN(arena, WeightArena::Make(total_bytes));
+    const std::string types = WithBlockSize(AttentionWeightTypes(checkpoint.match().parameters),
+                                            checkpoint.config().quantization);
+    const PackedKey key = {"attention", PackedLayoutName(types, kernels.pair_order), "all layers"};
+    WeightLoad load = {.checkpoint = checkpoint, .key = key, .parts = parts};
+    load.cache = options.cache;
+    load.num_threads = executor.num_threads();
+    if (options.on_loaded) {
+      load.on_progress = [&](int64_t bytes) { options.on_loaded(bytes, total_bytes); };
+    }
+    const auto pack = [&](size_t part, absl::Span<uint8_t> storage, LoadPhases& phases) {
+      const auto layer = static_cast<int64_t>(part);
+      return WithContext(PackLayer(checkpoint, facts, layer, kernels.pair_order, storage, phases),
+                         absl::StrCat("layer ", layer));
+    };
+    MOEBIUS_ASSIGN_OR_RETURN(load_figures, LoadWeights(load, *arena, pack));
+    for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
+      const WeightPart& part = parts[static_cast<size_t>(layer)];
+      MOEBIUS_ASSIGN_OR_RETURN(const AttentionLayerWeights vectors,
+                               LoadAttentionLayer(checkpoint, layer, AttentionParts::kVectors));
+      auto packed =
+          PackedAttentionLayer::View(facts, vectors, blocks[static_cast<size_t>(layer)],
+                                     kernels.pair_order, arena->Range(part.begin, part.size_bytes));
+      if (!packed.ok()) return WithContext(packed.status(), absl::StrCat("layer ", layer));
+      layers.push_back(*std::move(packed));
+    }
+    return absl::OkStatus();
   }
 
   void BeginStep(const StepPlan& new_plan) {
@@ -159,6 +227,8 @@ class AttentionPipeline::Impl {
   const Shard shard;
   KvExchange* const exchange;  // null: a rank alone
   const SpanGeometry geometry;
+  std::unique_ptr<WeightArena> arena;  // of the layers, where they were loaded
+  WeightLoadFigures load_figures;
   std::vector<PackedAttentionLayer> layers;
   KvCache cache;
   Projections projections;
@@ -179,22 +249,19 @@ AttentionPipeline::~AttentionPipeline() = default;
 
 absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::Load(
     const Checkpoint& checkpoint, const Kernels& kernels, Executor& executor,
-    int64_t kv_budget_bytes, const Sharding& sharding) {
-  return Make(
-      AttentionFactsOf(checkpoint),
-      [&](int64_t layer) { return LoadAttentionLayer(checkpoint, layer); }, kernels, executor,
-      kv_budget_bytes, sharding);
+    int64_t kv_budget_bytes, const Sharding& sharding, const AttentionLoadOptions& options) {
+  MOEBIUS_RETURN_IF_ERROR(CheckSharding(sharding));
+  const AttentionFacts facts = AttentionFactsOf(checkpoint);
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
+                           MakeImpl(facts, kernels, executor, kv_budget_bytes, sharding));
+  MOEBIUS_RETURN_IF_ERROR(impl->LoadLayers(checkpoint, options));
+  return std::unique_ptr<AttentionPipeline>(new AttentionPipeline(std::move(impl)));
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPipeline>> AttentionPipeline::Make(
     const AttentionFacts& facts, AttentionLayerSource source, const Kernels& kernels,
     Executor& executor, int64_t kv_budget_bytes, const Sharding& sharding) {
-  const Shard shard = sharding.shard;
-  if (shard.is_alone() != (sharding.exchange == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention rank ", shard.rank, " of ", shard.num_ranks,
-                     sharding.exchange == nullptr ? " without" : " with", " an exchange"));
-  }
+  MOEBIUS_RETURN_IF_ERROR(CheckSharding(sharding));
   MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
                            MakeImpl(facts, kernels, executor, kv_budget_bytes, sharding));
   for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
@@ -316,6 +383,8 @@ int64_t AttentionPipeline::SessionLength(SessionId session) const {
 }
 
 KvUsage AttentionPipeline::usage() const { return impl_->cache.usage(); }
+
+const WeightLoadFigures& AttentionPipeline::load_figures() const { return impl_->load_figures; }
 
 int64_t AttentionPipeline::weight_bytes() const {
   int64_t bytes = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "absl/functional/function_ref.h"
@@ -19,9 +20,11 @@
 namespace moebius {
 
 class Checkpoint;
+class PackedCache;
 struct AttentionFacts;
 struct AttentionLayerWeights;
 struct Kernels;
+struct WeightLoadFigures;
 
 /// Where a layer's weights come from; each layer is asked for once, ascending, and not kept.
 using AttentionLayerSource =
@@ -52,6 +55,13 @@ struct Sharding {
   KvExchange* exchange = nullptr;
 };
 
+/// How Load loads.
+struct AttentionLoadOptions {
+  PackedCache* cache = nullptr;  // null: none
+  /// After each part: bytes so far, and in all. On the caller's thread.
+  std::function<void(int64_t loaded_bytes, int64_t total_bytes)> on_loaded;
+};
+
 /// The attention of every layer with its projections and KV cache: bf16 normed rows in, bf16 rows
 /// for the residual out. One of N ranks, N >= 1: each keeps the KV of the spans that it owns and
 /// computes the rows in them; all ranks are given the whole plan of every step.
@@ -67,14 +77,14 @@ struct Sharding {
 /// Not thread-safe, save `usage`: one step at a time, from one caller. Work runs on the executor.
 class AttentionPipeline {
  public:
-  /// Reads and packs the attention weights of all layers. `kernels` and `executor` must outlive the
+  /// Reads and packs the attention weights of all layers, or takes them from a cache, on as many
+  /// threads as the executor has. `kernels` and `executor` must outlive the
   /// pipeline. RESOURCE_EXHAUSTED when the budget holds no block (with the bytes of one),
   /// INVALID_ARGUMENT when the model has a shape that the kernels do not compute.
-  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Load(const Checkpoint& checkpoint,
-                                                                 const Kernels& kernels,
-                                                                 Executor& executor,
-                                                                 int64_t kv_budget_bytes,
-                                                                 const Sharding& sharding = {});
+  static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Load(
+      const Checkpoint& checkpoint, const Kernels& kernels, Executor& executor,
+      int64_t kv_budget_bytes, const Sharding& sharding = {},
+      const AttentionLoadOptions& options = {});
   /// The same from any source of weights (attention_weights.h).
   static absl::StatusOr<std::unique_ptr<AttentionPipeline>> Make(
       const AttentionFacts& facts, AttentionLayerSource source, const Kernels& kernels,
@@ -124,6 +134,8 @@ class AttentionPipeline {
   ShardFigures shard_figures() const;
   /// Bytes of the packed weights.
   int64_t weight_bytes() const;
+  /// How the weights came; empty unless by Load.
+  const WeightLoadFigures& load_figures() const;
 
  private:
   class Impl;

@@ -50,8 +50,34 @@ absl::Status ValidateAttentionFacts(const AttentionFacts& facts) {
   return absl::OkStatus();
 }
 
+AttentionBlocks AttentionBlocksOf(const Checkpoint& checkpoint, int64_t layer) {
+  const auto blocks = [&](Part part) -> std::optional<Fp8Rows> {
+    const ParameterKey key{.part = part, .layer = static_cast<int32_t>(layer)};
+    return checkpoint.Has(key) ? checkpoint.BlocksOf(key) : std::nullopt;
+  };
+  return {.q = blocks(Part::kQ),
+          .k = blocks(Part::kK),
+          .v = blocks(Part::kV),
+          .o = blocks(Part::kO),
+          .q_a = blocks(Part::kQA),
+          .q_b = blocks(Part::kQB),
+          .kv_a = blocks(Part::kKvA),
+          .kv_b = blocks(Part::kKvB)};
+}
+
+AttentionBlocks AttentionBlocksOf(const AttentionLayerWeights& weights) {
+  return {.q = weights.q.rows().blocks(),
+          .k = weights.k.rows().blocks(),
+          .v = weights.v.rows().blocks(),
+          .o = weights.o.rows().blocks(),
+          .q_a = weights.q_a.rows().blocks(),
+          .q_b = weights.q_b.rows().blocks(),
+          .kv_a = weights.kv_a.rows().blocks(),
+          .kv_b = weights.kv_b.rows().blocks()};
+}
+
 absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,
-                                                         int64_t layer) {
+                                                         int64_t layer, AttentionParts parts) {
   AttentionLayerWeights weights;
   const struct {
     Part part;
@@ -62,7 +88,7 @@ absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& check
                   {Part::kKvA, &weights.kv_a}, {Part::kKvB, &weights.kv_b}};
   for (const auto& [part, target] : matrices) {
     const ParameterKey key{.part = part, .layer = static_cast<int32_t>(layer)};
-    if (!checkpoint.Has(key)) continue;
+    if (!checkpoint.Has(key) || parts == AttentionParts::kVectors) continue;
     MOEBIUS_ASSIGN_OR_RETURN(*target, checkpoint.LoadWeights(key));
   }
   const struct {

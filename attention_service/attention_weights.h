@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,7 +43,19 @@ struct AttentionLayerWeights {
   RowBatch<Bf16> q_a_norm, kv_a_norm;
 };
 
-absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(const Checkpoint& checkpoint,
-                                                         int64_t layer);
+/// How a layer's matrices are stored: the blocks of those in FP8, null of others.
+struct AttentionBlocks {
+  std::optional<Fp8Rows> q, k, v, o;
+  std::optional<Fp8Rows> q_a, q_b, kv_a, kv_b;
+};
+
+AttentionBlocks AttentionBlocksOf(const Checkpoint& checkpoint, int64_t layer);
+AttentionBlocks AttentionBlocksOf(const AttentionLayerWeights& weights);
+
+/// What is read of a layer: all, or only what is not packed (norms and biases).
+enum class AttentionParts { kAll, kVectors };
+
+absl::StatusOr<AttentionLayerWeights> LoadAttentionLayer(
+    const Checkpoint& checkpoint, int64_t layer, AttentionParts parts = AttentionParts::kAll);
 
 }  // namespace moebius

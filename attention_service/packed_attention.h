@@ -20,7 +20,8 @@ struct LatentHead {
   PackedMatrix value_up;    // W_uv [v_head_dim, rank]: latent → v, and span acc → output
 };
 
-/// One layer's attention weights, packed for one tier. Immutable after Pack.
+/// One layer's attention weights, packed for one tier. Immutable after Pack. Its matrices have
+/// allocations of their own, or lie one after the other in storage of somebody who outlives it.
 ///
 /// `input` is every projection of the normed row in one matrix, outputs in this order:
 ///   grouped-query: q, k, v;  MLA: q_a (or q without q_lora), latent, roped key.
@@ -33,10 +34,19 @@ struct PackedAttentionLayer {
   std::vector<LatentHead> heads;
   PackedMatrix output;
 
-  /// INVALID_ARGUMENT, naming the matrix, when a shape does not follow from the facts.
+  /// INVALID_ARGUMENT, naming the matrix, when a shape does not follow from the facts. `storage`:
+  /// BytesOf(facts, AttentionBlocksOf(weights)) zero bytes, 64-byte aligned; empty: allocations.
   static absl::StatusOr<PackedAttentionLayer> Pack(const AttentionFacts& facts,
                                                    const AttentionLayerWeights& weights,
-                                                   PairOrder order);
+                                                   PairOrder order,
+                                                   absl::Span<uint8_t> storage = {});
+  /// What Pack has left in `storage`, or a copy of that, of matrices that were stored in `blocks`.
+  /// Of `weights` the norms and biases are needed alone.
+  static absl::StatusOr<PackedAttentionLayer> View(const AttentionFacts& facts,
+                                                   const AttentionLayerWeights& weights,
+                                                   const AttentionBlocks& blocks, PairOrder order,
+                                                   absl::Span<uint8_t> storage);
+  static int64_t BytesOf(const AttentionFacts& facts, const AttentionBlocks& blocks);
   int64_t bytes() const;
 };
 

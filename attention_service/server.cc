@@ -16,8 +16,10 @@
 #include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/packed_cache.h"
 #include "moebius/model/quantization.h"
 #include "moebius/service/participant_process.h"
+#include "moebius/service/weight_report.h"
 
 namespace moebius {
 namespace {
@@ -30,14 +32,24 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
         notices_(notices),
         checkpoint_(std::move(checkpoint)),
         executor_(options.config.num_threads),
+        cache_({options.flags.packed_cache, options.flags.packed_cache_limit}),
+        weights_(cache_),
         kv_budget_bytes_(options.kv_budget_bytes > 0 ? options.kv_budget_bytes
                                                      : DefaultKvBudgetBytes(ReadHostMemory())),
-        participant_({.checkpoint = checkpoint_.get(),
-                      .kernels = options.config.kernels,
-                      .executor = &executor_,
-                      .kv_budget_bytes = kv_budget_bytes_,
-                      .mock_delay = options.mock_delay,
-                      .measures_kernel = true}),
+        participant_(
+            {.checkpoint = checkpoint_.get(),
+             .kernels = options.config.kernels,
+             .executor = &executor_,
+             .kv_budget_bytes = kv_budget_bytes_,
+             .mock_delay = options.mock_delay,
+             .measures_kernel = true,
+             .cache = &cache_,
+             .on_progress =
+                 [this](int64_t loaded_bytes, int64_t total_bytes) {
+                   weights_.LogProgress(loaded_bytes, total_bytes, notices_);
+                 },
+             .on_loaded =
+                 [this](const WeightLoadFigures& figures) { weights_.Log(figures, notices_); }}),
         rpc_(*this),
         process_(OptionsOfProcess(), notices, participant_) {}
 
@@ -92,6 +104,7 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
                          .Widen(BuildClusterLimits(checkpoint_->config()));
     process.dtype = AttentionWeightTypes(checkpoint_->match().parameters);
     process.write_metrics = [this](MetricWriter& writer) {
+      weights_.WriteMetrics(writer);
       const auto figures = participant_.figures();
       if (!figures.has_value()) return;
       WriteKvMetrics(figures->kv, writer);
@@ -106,6 +119,8 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
   ProcessNotices& notices_;
   const std::unique_ptr<const Checkpoint> checkpoint_;
   Executor executor_;
+  PackedCache cache_;
+  WeightReport weights_;
   const int64_t kv_budget_bytes_;
   AttentionParticipant participant_;
   AttentionRpc rpc_;

@@ -9,6 +9,8 @@
 #include "absl/time/clock.h"
 #include "cli/terminal.h"
 
+#include "moebius/base/error.h"
+#include "moebius/base/huge_pages.h"
 #include "moebius/base/random.h"
 #include "moebius/base/status.h"
 
@@ -34,7 +36,8 @@ class EmbeddedBackend final : public Backend {
             absl::StrCat("weights ", FormatBytes(info.weight_bytes), "  KV ",
                          FormatBytes(info.kv_budget_bytes), " = ",
                          FormatCount(info.kv_capacity_tokens), " tokens"),
-            node_->front().server_info().capacity};
+            node_->front().server_info().capacity,
+            DescribeWeightLoad(info.load, HostHugePagePolicy())};
   }
 
   absl::Status Generate(const GenerateRequest& request,
@@ -137,6 +140,9 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenEmbedded(EmbeddedOptions options, b
   };
   MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<EmbeddedNode> node, EmbeddedNode::Open(options));
   progress.End();
+  for (const std::string& note : node->info().load.notes) {
+    if (!quiet) absl::FPrintF(stderr, "%s\n", EscapeControls(note));
+  }
   for (const std::string& setting : node->info().settings_not_applied) {
     if (!quiet) absl::FPrintF(stderr, "generation_config.json: %s is not applied\n", setting);
   }

@@ -25,6 +25,7 @@ struct AnswerOrigin {
   int num_threads = 0;
   std::string details;   // in words: what the model takes; empty where others know it
   std::string capacity;  // of experts, in words; empty: dropless
+  std::string load;      // in words: how weights came into this process; empty: they did not
 };
 
 /// Who answers a command: this process, with a model of its own, or a router. Same values either

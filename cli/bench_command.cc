@@ -18,6 +18,7 @@
 #include "cli/bench/attention_bench.h"
 #include "cli/bench/cluster_bench.h"
 #include "cli/bench/expert_bench.h"
+#include "cli/bench/load_bench.h"
 #include "cli/bench/plan_bench.h"
 #include "cli/bench/report.h"
 #include "cli/bench/transport_bench.h"
@@ -41,6 +42,7 @@ Examples:
   moebius bench experts
   moebius bench attention
   moebius bench cluster --model models/demo
+  moebius bench load --model models/demo
   moebius bench transport --transports grpc --sizes 4KiB,1MiB --seconds 1
   moebius bench plan
   moebius bench balance --svg-out balance.svg
@@ -82,6 +84,14 @@ Examples:
   moebius bench cluster --model models/demo
   moebius bench cluster --model models/demo --transports shm --repetitions 5
   moebius bench cluster --model olmoe-4 --experts 2 --attention 1 --json-out report.json)";
+
+constexpr char kLoadExamples[] =
+    R"(Opening a model from its checkpoint, and from a warm packed cache.
+
+Examples:
+  moebius bench load --model models/demo
+  moebius model make --like demo --scale 50 --out demo-50
+  moebius bench load --model demo-50 --repetitions 9 --json-out report.json)";
 
 constexpr char kBalanceExamples[] =
     R"(How a gate's biases even out the load of its experts, update by update.
@@ -211,6 +221,17 @@ absl::StatusOr<ClusterBenchOptions> ParseOptions(const BenchClusterFlags& flags)
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--rows", flags.rows, &options.prefill_rows));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--tokens", flags.tokens, &options.decode_tokens));
+  MOEBIUS_RETURN_IF_ERROR(
+      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
+  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
+  return options;
+}
+
+absl::StatusOr<LoadBenchOptions> ParseOptions(const BenchLoadFlags& flags) {
+  LoadBenchOptions options;
+  options.model = flags.model;
+  options.folder = flags.packed_cache;
+  MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
   MOEBIUS_RETURN_IF_ERROR(
       ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
   MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
@@ -360,6 +381,16 @@ void AddCluster(CLI::App& bench, BenchClusterFlags& flags) {
   AddCommonFlags(command, flags.common, Durations::kNone);
 }
 
+void AddLoad(CLI::App& bench, BenchLoadFlags& flags) {
+  CLI::App& command = AddCommand(
+      bench, "load", "Opening a model, cold and from a warm packed cache", kLoadExamples);
+  command.add_option("--model", flags.model, "Model folder: config.json and safetensors")
+      ->type_name("DIR");
+  AddText(command, "--packed-cache", "DIR", flags.packed_cache, "A new one, removed at the end");
+  AddText(command, "--threads", "N", flags.threads, "What CPU affinity and cgroup allow");
+  AddCommonFlags(command, flags.common, Durations::kNone);
+}
+
 void AddPlan(CLI::App& bench, BenchPlanFlags& flags) {
   CLI::App& command =
       AddCommand(bench, "plan", "Planning and combining, for each assignment", kPlanExamples);
@@ -379,6 +410,7 @@ void AddBenchCommands(CLI::App& app, BenchCommandFlags& flags) {
   AddExperts(bench, flags.experts);
   AddAttention(bench, flags.attention);
   AddCluster(bench, flags.cluster);
+  AddLoad(bench, flags.load);
   AddTransport(bench, flags.transport);
   AddPlan(bench, flags.plan);
   SetExamples(*AddBenchBalance(bench, flags.balance), kBalanceExamples);
@@ -401,6 +433,7 @@ int RunBenchCommand(const CLI::App& bench_command, const BenchCommandFlags& flag
   if (bench_command.got_subcommand("cluster")) {
     return MeasureOrCompare(flags.cluster, RunClusterBench);
   }
+  if (bench_command.got_subcommand("load")) return MeasureOrCompare(flags.load, RunLoadBench);
   if (bench_command.got_subcommand("balance")) return RunBenchBalance(flags.balance);
   if (bench_command.got_subcommand("plan")) return MeasureOrCompare(flags.plan, RunPlanBench);
   std::fputs(bench_command.help().c_str(), stdout);

@@ -48,6 +48,12 @@ struct BenchClusterFlags {
   std::string transports, experts, attention, threads, rows, tokens;
 };
 
+struct BenchLoadFlags {
+  BenchFlags common;
+  std::string model;
+  std::string packed_cache, threads;
+};
+
 struct BenchPlanFlags {
   BenchFlags common;
   std::string rows, experts, top_k, services, hidden;
@@ -59,6 +65,7 @@ struct BenchCommandFlags {
   BenchExpertsFlags experts;
   BenchAttentionFlags attention;
   BenchClusterFlags cluster;
+  BenchLoadFlags load;
   BenchPlanFlags plan;
   BenchBalanceFlags balance;
 };

@@ -161,6 +161,7 @@ void AddGenerate(CommandLine& line) {
         "neg-inf or zero; changes the answer"},
        {"Numerics", "--dtype", "TYPE", &flags.dtype,
         "bf16: round F16 or F32 weights, which are refused otherwise"}});
+  AddPackedCacheFlags(command, &flags.packed_cache);
   AddCapacityFlags(command, &flags.capacity);
   AddRepeatedFlag(command,
                   {"Sampling", "--stop", "TEXT", nullptr, "End before this text; may be repeated"},
@@ -217,6 +218,7 @@ void AddServe(CommandLine& line) {
        {"Numerics", "--dtype", "TYPE", &flags.dtype, "bf16: round F16 or F32 weights"}});
   command.add_flag("--insecure", flags.insecure, "--listen beyond this host without --certs")
       ->group("Cluster");
+  AddPackedCacheFlags(command, &flags.packed_cache);
   AddCapacityFlags(command, &flags.capacity);
   AddTextFlags(command, {{"Bias", "--bias-balancer", "MODE", &flags.bias_balancer,
                           "off, shadow or on: move the gates' biases; on changes answers"},

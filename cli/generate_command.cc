@@ -160,6 +160,7 @@ absl::Status ParseNode(const GenerateFlags& flags, EmbeddedOptions* node) {
       ReadCount(flags.expert_pipelines, "--expert-pipelines", 1, 64, &pipelines));
   node->num_expert_pipelines = static_cast<int>(pipelines);
   MOEBIUS_ASSIGN_OR_RETURN(node->capacity, ParseCapacity(TextOf(flags.capacity)));
+  MOEBIUS_ASSIGN_OR_RETURN(node->packed_cache, ParsePackedCache(flags.packed_cache));
   return absl::OkStatus();
 }
 
@@ -203,6 +204,9 @@ absl::Status CheckWhoAnswers(const GenerateFlags& flags) {
     if (is_given) given.push_back(flag);
   }
   for (const auto& [flag, value] : NamesOf(flags.capacity)) {
+    if (value->has_value()) given.push_back(flag);
+  }
+  for (const auto& [flag, value] : NamesOf(flags.packed_cache)) {
     if (value->has_value()) given.push_back(flag);
   }
   if (given.empty()) return absl::OkStatus();
@@ -325,6 +329,7 @@ void PrintClosing(const GenerateFlags& flags, const std::vector<int64_t>& prompt
     lines += FormatTimeLines(answer, origin);
     absl::StrAppend(&lines, "config ", origin.config_hash, "  model ", origin.model_hash,
                     origin.details.empty() ? "" : "  ", origin.details, "\n");
+    if (!origin.load.empty()) absl::StrAppend(&lines, "loaded ", origin.load, "\n");
   }
   if (!flags.quiet) {
     absl::StrAppend(&lines, FormatClosingLine(answer, origin), "\n", FormatHashLine(answer), "\n",

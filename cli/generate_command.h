@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "cli/capacity_flags.h"
+#include "cli/packed_cache_flags.h"
 #include "cli/router_flags.h"
 
 #include "moebius/api/generate.h"
@@ -49,6 +50,7 @@ struct GenerateFlags {
   std::optional<std::string> kv_budget;
   std::optional<std::string> chunk;
   std::optional<std::string> expert_pipelines;
+  PackedCacheFlags packed_cache;
   CapacityFlags capacity;
   bool json = false;
   bool verbose = false;

@@ -28,6 +28,7 @@ namespace moebius {
 namespace {
 
 constexpr int64_t kMostFlag = int64_t{1} << 40;  // a count on the command line
+constexpr int64_t kMostScale = 1'000'000;
 
 /// One flag's text and where its value goes; empty text leaves the value alone.
 struct IntegerFlag {
@@ -96,6 +97,15 @@ absl::StatusOr<RandomCheckpointOptions> ParseMakeFlags(const ModelMakeOptions& f
     const absl::StatusOr<RandomCheckpointOptions> shape = FindModelShape(flags.like);
     if (!shape.ok()) return AsUsageError(WithContext(shape.status(), "--like"));
     options = *shape;
+    int64_t scale = 1;
+    MOEBIUS_RETURN_IF_ERROR(ReadFlags({{"--scale", flags.scale, 1, scale}}));
+    if (scale > kMostScale) {
+      return AsUsageError(absl::InvalidArgumentError(
+          absl::StrCat("--scale must be at most ", kMostScale, ", it is ", flags.scale)));
+    }
+    options = ScaleShape(options, scale);
+  } else if (!flags.scale.empty()) {
+    return AsUsageError(absl::InvalidArgumentError("--scale is nothing without --like"));
   }
   if (!flags.family.empty()) {
     MOEBIUS_ASSIGN_OR_RETURN(options.family, ParseFamily(flags.family));
@@ -193,6 +203,10 @@ CLI::App* AddModelMake(CLI::App& model_command, ModelMakeOptions& options) {
                    absl::StrCat("The shape of ", absl::StrJoin(ModelShapeNames(), ", "),
                                 "; other flags change it"))
       ->type_name("NAME");
+  command
+      ->add_option("--scale", options.scale,
+                   "Times the weights of --like, by its widths (default 1)")
+      ->type_name("N");
   command->add_option("--layers", options.layers, "Layers (default 2)")->type_name("N");
   command->add_option("--hidden", options.hidden, "Hidden size (default 64)")->type_name("N");
   command->add_option("--vocab", options.vocab, "Vocabulary (default 320)")->type_name("N");

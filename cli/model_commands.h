@@ -36,7 +36,8 @@ struct ModelVerifyOptions {
 struct ModelMakeOptions {
   std::string out;
   std::string family;  // empty: deepseek_v3
-  std::string like;    // a published model's shape, which the other flags change
+  std::string like;    // a known model's shape, which the other flags change
+  std::string scale;   // of --like: times so many weights; empty: 1
   std::string layers, hidden, vocab, positions;
   std::string heads, kv_heads, head_dim;
   std::string experts, top_k, groups, kept_groups, shared, intermediate;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/status.h"
+#include "moebius/kernels/expert_ffn.h"
 #include "moebius/kernels/packed_matrix.h"
 
 namespace moebius {
@@ -18,19 +19,19 @@ constexpr int64_t kPanel = 32;  // kernels pad outputs and depth of a matrix to 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 int64_t LoadedBytes(int64_t outputs, int64_t depth, const std::optional<Fp8Rows>& blocks) {
-  return static_cast<int64_t>(PackedBytes(outputs, depth, blocks.has_value() ? &*blocks : nullptr));
+  return static_cast<int64_t>(
+      PackedLayout::Of(outputs, depth, blocks, PairOrder::kAdjacent).bytes());
 }
 
 /// Gate and up share panels, 16 columns of each; then down.
 int64_t LoadedExpertBytes(const Checkpoint& checkpoint, int64_t layer, int64_t id) {
   const LayerId layer_id(static_cast<int32_t>(layer));
   const ExpertId expert_id(static_cast<int32_t>(id));
-  const int64_t hidden = checkpoint.config().hidden_size;
-  const int64_t width = checkpoint.SliceWidth(layer_id, expert_id);
   const auto& [gate_up, down] = checkpoint.BlocksOf(layer_id, expert_id);
-  return static_cast<int64_t>(
-             PackedGateUpBytes(width, hidden, gate_up.has_value() ? &*gate_up : nullptr)) +
-         LoadedBytes(hidden, width, down);
+  return PackedExpert::BytesOf({.intermediate_size = checkpoint.SliceWidth(layer_id, expert_id),
+                                .hidden_size = checkpoint.config().hidden_size,
+                                .gate_up = gate_up,
+                                .down = down});
 }
 
 absl::string_view KindOf(Part part) {

@@ -93,6 +93,10 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
   }
   options.attention_flags = {
       absl::StrCat("--kv-budget=", std::max<int64_t>(1, kv_budget / attention))};
+  MOEBIUS_RETURN_IF_ERROR(ParsePackedCache(flags.packed_cache).status());
+  for (const auto& [flag, value] : NamesOf(flags.packed_cache)) {
+    PassOn(flag, *value, &options.participant_flags);
+  }
   if (!flags.replicas.has_value() && !flags.placement.has_value()) {
     // A model that cannot be opened is the router's to explain.
     if (const auto checkpoint = Checkpoint::Open(flags.model, CheckpointOptions());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/capacity_flags.h"
+#include "cli/packed_cache_flags.h"
 
 namespace moebius {
 
@@ -16,6 +17,7 @@ struct ServeFlags {
   std::optional<std::string> replicas;
   std::optional<std::string> threads;
   std::optional<std::string> kv_budget;
+  PackedCacheFlags packed_cache;
   std::optional<std::string> log_dir;
   std::optional<std::string> span;
   std::optional<std::string> group_fill;

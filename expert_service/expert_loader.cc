@@ -1,114 +1,97 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "expert_service/expert_loader.h"
 
-#include <algorithm>
-#include <system_error>
-#include <thread>
+#include <string>
 #include <utility>
-#include <vector>
 
-#include "moebius/base/mutex.h"
+#include "absl/strings/str_cat.h"
+
+#include "moebius/base/clock.h"
 #include "moebius/base/status.h"
+#include "moebius/kernels/packed_matrix.h"
+#include "moebius/model/quantization.h"
 
 namespace moebius {
 namespace {
 
-struct Packed {
-  size_t index = 0;
-  std::unique_ptr<const PackedExpert> expert;
-};
+absl::Duration Now() { return Clock::Monotonic().Now(); }
 
-// What the threads of one PackExperts share.
-class PackingJob {
- public:
-  PackingJob(const Checkpoint& checkpoint, absl::Span<const HeldExpert> experts, PairOrder order)
-      : checkpoint_(checkpoint), experts_(experts), order_(order) {}
-
-  // Packs one expert after the other until none is left, or one failed.
-  void Work() MOEBIUS_EXCLUDES(mutex_) {
-    while (PackNext()) {
+// "0:0-31 1:0-31,64": by layer, the ids in their order, runs of neighbours as ranges.
+std::string ContentsText(absl::Span<const HeldExpert> experts) {
+  std::string text;
+  for (size_t i = 0; i < experts.size();) {
+    size_t end = i + 1;
+    while (end < experts.size() && experts[end].layer == experts[i].layer &&
+           experts[end].id.value() == experts[end - 1].id.value() + 1) {
+      ++end;
     }
-  }
-
-  // The caller's share: packs, too, and tells what came meanwhile.
-  absl::Status WorkAndTell(OnPacked on_packed) MOEBIUS_EXCLUDES(mutex_) {
-    while (PackNext()) Tell(on_packed);
-    while (WaitForPacked()) Tell(on_packed);
-    MutexLock lock(mutex_);
-    return status_;
-  }
-
- private:
-  bool PackNext() MOEBIUS_EXCLUDES(mutex_) {
-    size_t index = 0;
-    {
-      MutexLock lock(mutex_);
-      if (next_ == experts_.size() || !status_.ok()) return false;
-      index = next_++;
-      ++under_way_;
-    }
-    absl::StatusOr<std::unique_ptr<const PackedExpert>> packed = Pack(experts_[index]);
-    MutexLock lock(mutex_);
-    --under_way_;
-    if (packed.ok()) {
-      done_.push_back({index, *std::move(packed)});
+    const bool is_new_layer = i == 0 || experts[i].layer != experts[i - 1].layer;
+    if (is_new_layer) {
+      absl::StrAppend(&text, i == 0 ? "" : " ", experts[i].layer.value(), ":");
     } else {
-      status_.Update(packed.status());
+      text += ',';
     }
-    changed_.SignalAll();
-    return true;
+    absl::StrAppend(&text, experts[i].id.value());
+    if (end > i + 1) absl::StrAppend(&text, "-", experts[end - 1].id.value());
+    i = end;
   }
+  return text;
+}
 
-  absl::StatusOr<std::unique_ptr<const PackedExpert>> Pack(const HeldExpert& held) const {
-    MOEBIUS_ASSIGN_OR_RETURN(const ExpertWeights weights,
-                             checkpoint_.ExpertSlice(held.layer, held.id));
-    return std::make_unique<const PackedExpert>(
-        PackedExpert::Pack(weights.gate.rows(), weights.up.rows(), weights.down.rows(), order_));
-  }
-
-  // False when nothing is left to come.
-  bool WaitForPacked() MOEBIUS_EXCLUDES(mutex_) {
-    MutexLock lock(mutex_);
-    while (done_.empty() && under_way_ > 0) changed_.Wait(mutex_);
-    return !done_.empty();
-  }
-
-  void Tell(OnPacked on_packed) MOEBIUS_EXCLUDES(mutex_) {
-    std::vector<Packed> done;
-    {
-      MutexLock lock(mutex_);
-      done.swap(done_);
-    }
-    for (Packed& packed : done) on_packed(packed.index, std::move(packed.expert));
-  }
-
-  const Checkpoint& checkpoint_;
-  const absl::Span<const HeldExpert> experts_;
-  const PairOrder order_;
-
-  Mutex mutex_;
-  CondVar changed_;
-  size_t next_ MOEBIUS_GUARDED_BY(mutex_) = 0;  // the next to be packed
-  int under_way_ MOEBIUS_GUARDED_BY(mutex_) = 0;
-  std::vector<Packed> done_ MOEBIUS_GUARDED_BY(mutex_);  // not told yet
-  absl::Status status_ MOEBIUS_GUARDED_BY(mutex_);
-};
+absl::Status PackExpert(const Checkpoint& checkpoint, const HeldExpert& held, PairOrder order,
+                        absl::Span<uint8_t> storage, LoadPhases& phases) {
+  const absl::Duration begin = Now();
+  MOEBIUS_ASSIGN_OR_RETURN(const ExpertWeights weights,
+                           checkpoint.ExpertSlice(held.layer, held.id));
+  const absl::Duration read = Now();
+  PackedExpert::Pack(weights.gate.rows(), weights.up.rows(), weights.down.rows(), order, storage);
+  phases.AddRead(read - begin);
+  phases.AddPack(Now() - read);
+  return absl::OkStatus();
+}
 
 }  // namespace
 
-absl::Status PackExperts(const Checkpoint& checkpoint, absl::Span<const HeldExpert> experts,
-                         PairOrder order, int num_threads, OnPacked on_packed) {
-  PackingJob job(checkpoint, experts, order);
-  std::vector<std::thread> threads;
-  const size_t helpers = std::min(static_cast<size_t>(std::max(1, num_threads)), experts.size());
-  try {
-    for (size_t i = 1; i < helpers; ++i) threads.emplace_back([&job] { job.Work(); });
-  } catch (const std::system_error&) {
-    // The host has no more threads: those that came do the work.
+ExpertShape ExpertShapeOf(const Checkpoint& checkpoint, const HeldExpert& held) {
+  const auto& [gate_up, down] = checkpoint.BlocksOf(held.layer, held.id);
+  return {.intermediate_size = checkpoint.SliceWidth(held.layer, held.id),
+          .hidden_size = checkpoint.config().hidden_size,
+          .gate_up = gate_up,
+          .down = down};
+}
+
+absl::StatusOr<PackedExperts> LoadExperts(const Checkpoint& checkpoint,
+                                          absl::Span<const HeldExpert> experts,
+                                          const ExpertLoadOptions& options) {
+  std::vector<int64_t> sizes;
+  for (const HeldExpert& held : experts) {
+    sizes.push_back(PackedExpert::BytesOf(ExpertShapeOf(checkpoint, held)));
   }
-  absl::Status status = job.WorkAndTell(on_packed);
-  for (std::thread& thread : threads) thread.join();
-  return status;
+  int64_t total_bytes = 0;
+  const std::vector<WeightPart> parts = LayOutParts(sizes, &total_bytes);
+  const std::string types = WithBlockSize(FeedForwardWeightTypes(checkpoint.match().parameters),
+                                          checkpoint.config().quantization);
+  const PackedKey key = {"experts", PackedLayoutName(types, options.order), ContentsText(experts)};
+  PackedExperts packed;
+  MOEBIUS_ASSIGN_OR_RETURN(packed.arena, WeightArena::Make(total_bytes));
+  const WeightLoad load = {.checkpoint = checkpoint,
+                           .key = key,
+                           .parts = parts,
+                           .cache = options.cache,
+                           .num_threads = options.num_threads,
+                           .on_progress = options.on_progress};
+  MOEBIUS_ASSIGN_OR_RETURN(
+      packed.figures,
+      LoadWeights(load, *packed.arena,
+                  [&](size_t part, absl::Span<uint8_t> storage, LoadPhases& phases) {
+                    return PackExpert(checkpoint, experts[part], options.order, storage, phases);
+                  }));
+  for (size_t i = 0; i < experts.size(); ++i) {
+    packed.experts.push_back(
+        PackedExpert::View(ExpertShapeOf(checkpoint, experts[i]), options.order,
+                           packed.arena->Range(parts[i].begin, parts[i].size_bytes)));
+  }
+  return packed;
 }
 
 }  // namespace moebius

@@ -84,9 +84,16 @@ absl::StatusOr<std::shared_ptr<ExpertPipeline>> ExpertParticipant::LoadExperts(
       CheckFits(options_.memory, bytes, 0),
       "start more expert services, give the router --expert-replicas 1, or raise the memory "
       "limit"));
-  MOEBIUS_ASSIGN_OR_RETURN(
-      std::unique_ptr<ExpertPipeline> loaded,
-      ExpertPipeline::Load(checkpoint_, slot.held, kernels_, executor_, progress));
+  MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<ExpertPipeline> loaded,
+                           ExpertPipeline::Load(
+                               checkpoint_, slot.held, kernels_, executor_,
+                               [&](int64_t loaded_bytes, int64_t total_bytes) {
+                                 progress(loaded_bytes, total_bytes);
+                                 if (options_.on_progress)
+                                   options_.on_progress(loaded_bytes, total_bytes);
+                               },
+                               options_.cache));
+  if (options_.on_loaded) options_.on_loaded(loaded->load_figures());
   return std::shared_ptr<ExpertPipeline>(std::move(loaded));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "moebius/base/mutex.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/weight_load.h"
 #include "moebius/service/joiner.h"
 #include "moebius/transport/transport.h"
 #include "moebius/wire/slot_codec.h"
@@ -29,7 +31,11 @@ struct ExpertParticipantOptions {
   /// measuring everything but the experts.
   std::optional<absl::Duration> mock_delay;
   DispatchQueueLimits queue;
-  HostMemory memory;  // a slot whose weights pass its limit is refused; 0: none is known
+  HostMemory memory;             // a slot whose weights pass its limit is refused; 0: none is known
+  PackedCache* cache = nullptr;  // of packed weights; null: none
+  /// Told how far a load has come, and at its end how the weights came, on the joiner's thread.
+  std::function<void(int64_t loaded_bytes, int64_t total_bytes)> on_progress;
+  std::function<void(const WeightLoadFigures& figures)> on_loaded;
 };
 
 /// What an expert service holds and has done.

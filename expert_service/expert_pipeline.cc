@@ -24,16 +24,6 @@ namespace {
 constexpr int64_t kTaskElements = 1 << 15;
 constexpr size_t kMaxNamedExperts = 8;
 
-// What PackedExpert::bytes() will say.
-int64_t PackedExpertBytes(const Checkpoint& checkpoint, const HeldExpert& held) {
-  const auto& [gate_up, down] = checkpoint.BlocksOf(held.layer, held.id);
-  const int64_t width = checkpoint.SliceWidth(held.layer, held.id);
-  const int64_t hidden_size = checkpoint.config().hidden_size;
-  return static_cast<int64_t>(
-      PackedGateUpBytes(width, hidden_size, gate_up.has_value() ? &*gate_up : nullptr) +
-      PackedBytes(hidden_size, width, down.has_value() ? &*down : nullptr));
-}
-
 absl::Status CheckExists(const Checkpoint& checkpoint, const HeldExpert& held) {
   const ModelConfig& config = checkpoint.config();
   const int64_t layer = held.layer.value();
@@ -54,7 +44,7 @@ ExpertPipeline::ExpertPipeline(const Kernels& kernels, Executor& executor, int64
 
 absl::StatusOr<std::unique_ptr<ExpertPipeline>> ExpertPipeline::Load(
     const Checkpoint& checkpoint, absl::Span<const HeldExpert> held, const Kernels& kernels,
-    Executor& executor, const OnLoaded& on_loaded) {
+    Executor& executor, const OnLoaded& on_loaded, PackedCache* cache) {
   const ModelConfig& config = checkpoint.config();
   MOEBIUS_ASSIGN_OR_RETURN(const int64_t total_bytes, PackedBytes(checkpoint, held));
   const std::set<HeldExpert> distinct(held.begin(), held.end());
@@ -63,20 +53,25 @@ absl::StatusOr<std::unique_ptr<ExpertPipeline>> ExpertPipeline::Load(
       new ExpertPipeline(kernels, executor, config.hidden_size));
   pipeline->layers_.resize(static_cast<size_t>(config.num_layers));
   const std::vector<HeldExpert> experts(distinct.begin(), distinct.end());
-  MOEBIUS_RETURN_IF_ERROR(
-      PackExperts(checkpoint, experts, kernels.pair_order, executor.num_threads(),
-                  [&](size_t index, std::unique_ptr<const PackedExpert> packed) {
-                    pipeline->Hold(experts[index], std::move(packed));
-                    if (on_loaded) on_loaded(pipeline->weight_bytes_, total_bytes);
-                  }));
+  ExpertLoadOptions options;
+  options.order = kernels.pair_order;
+  options.num_threads = executor.num_threads();
+  options.cache = cache;
+  if (on_loaded) options.on_progress = [&](int64_t bytes) { on_loaded(bytes, total_bytes); };
+  MOEBIUS_ASSIGN_OR_RETURN(PackedExperts packed, LoadExperts(checkpoint, experts, options));
+  for (size_t i = 0; i < experts.size(); ++i) {
+    pipeline->Hold(experts[i], std::move(packed.experts[i]));
+  }
+  pipeline->arena_ = std::move(packed.arena);
+  pipeline->load_figures_ = packed.figures;
   return pipeline;
 }
 
-void ExpertPipeline::Hold(const HeldExpert& held, std::unique_ptr<const PackedExpert> packed) {
+void ExpertPipeline::Hold(const HeldExpert& held, PackedExpert packed) {
   auto& layer = layers_[static_cast<size_t>(held.layer.value())];
   const auto id = static_cast<size_t>(held.id.value());
   if (layer.size() <= id) layer.resize(id + 1);
-  weight_bytes_ += static_cast<int64_t>(packed->bytes());
+  weight_bytes_ += static_cast<int64_t>(packed.bytes());
   layer[id] = std::move(packed);
   ++num_held_;
 }
@@ -86,7 +81,9 @@ absl::StatusOr<int64_t> ExpertPipeline::PackedBytes(const Checkpoint& checkpoint
   for (const HeldExpert& each : held) MOEBIUS_RETURN_IF_ERROR(CheckExists(checkpoint, each));
   const std::set<HeldExpert> distinct(held.begin(), held.end());
   int64_t bytes = 0;
-  for (const HeldExpert& each : distinct) bytes += PackedExpertBytes(checkpoint, each);
+  for (const HeldExpert& each : distinct) {
+    bytes += PackedExpert::BytesOf(ExpertShapeOf(checkpoint, each));
+  }
   return bytes;
 }
 
@@ -94,7 +91,8 @@ const PackedExpert* ExpertPipeline::Find(LayerId layer, ExpertId id) const {
   if (layer.value() < 0 || layer.value() >= static_cast<int64_t>(layers_.size())) return nullptr;
   const auto& experts = layers_[static_cast<size_t>(layer.value())];
   if (id.value() < 0 || id.value() >= static_cast<int64_t>(experts.size())) return nullptr;
-  return experts[static_cast<size_t>(id.value())].get();
+  const PackedExpert& expert = experts[static_cast<size_t>(id.value())];
+  return expert.bytes() > 0 ? &expert : nullptr;
 }
 
 bool ExpertPipeline::Holds(LayerId layer, ExpertId id) const { return Find(layer, id) != nullptr; }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
+#include "expert_service/expert_loader.h"
 #include "expert_service/quanta.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/strong_id.h"
@@ -38,14 +39,13 @@ class ExpertPipeline {
   /// Called where a forward pass may be interrupted; may call Forward, without a pause.
   using Pause = std::function<void()>;
 
-  /// Reads and packs exactly `held` (Placement::HeldBy), on as many threads as the executor has,
-  /// while it is free for others; duplicates count once. INVALID_ARGUMENT
-  /// for an id that the model lacks; else what the checkpoint says.
-  static absl::StatusOr<std::unique_ptr<ExpertPipeline>> Load(const Checkpoint& checkpoint,
-                                                              absl::Span<const HeldExpert> held,
-                                                              const Kernels& kernels,
-                                                              Executor& executor,
-                                                              const OnLoaded& on_loaded = nullptr);
+  /// Reads and packs exactly `held` (Placement::HeldBy), or takes it from `cache` (null: none), on
+  /// as many threads as the executor has, while it is free for others; duplicates count once.
+  /// INVALID_ARGUMENT for an id that the model lacks; RESOURCE_EXHAUSTED; else what the checkpoint
+  /// says.
+  static absl::StatusOr<std::unique_ptr<ExpertPipeline>> Load(
+      const Checkpoint& checkpoint, absl::Span<const HeldExpert> held, const Kernels& kernels,
+      Executor& executor, const OnLoaded& on_loaded = nullptr, PackedCache* cache = nullptr);
 
   /// Packed bytes that `held` takes, before anything is loaded. Refuses what Load refuses.
   static absl::StatusOr<int64_t> PackedBytes(const Checkpoint& checkpoint,
@@ -64,10 +64,12 @@ class ExpertPipeline {
   int64_t num_held() const { return num_held_; }
   int64_t weight_bytes() const { return weight_bytes_; }
   int64_t hidden_size() const { return hidden_size_; }
+  /// How the weights came.
+  const WeightLoadFigures& load_figures() const { return load_figures_; }
 
  private:
   ExpertPipeline(const Kernels& kernels, Executor& executor, int64_t hidden_size);
-  void Hold(const HeldExpert& held, std::unique_ptr<const PackedExpert> packed);
+  void Hold(const HeldExpert& held, PackedExpert packed);
   const PackedExpert* Find(LayerId layer, ExpertId id) const;
   absl::Status CheckHeld(LayerId layer, const ServiceDispatch& dispatch) const;
   // Reused by Forward.
@@ -85,7 +87,9 @@ class ExpertPipeline {
   Executor& executor_;
   int64_t hidden_size_ = 0;
   int64_t weight_bytes_ = 0;
-  std::vector<std::vector<std::unique_ptr<const PackedExpert>>> layers_;  // [layer][id]
+  WeightLoadFigures load_figures_;
+  std::unique_ptr<WeightArena> arena_;             // of all experts
+  std::vector<std::vector<PackedExpert>> layers_;  // [layer][id]; without bytes: not held
   int64_t num_held_ = 0;
   bool is_paused_ = false;
   std::array<ForwardScratch, 2> scratch_;  // [1]: of the Forward inside a pause

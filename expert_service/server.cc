@@ -14,8 +14,10 @@
 #include "moebius/base/host_memory.h"
 #include "moebius/base/status.h"
 #include "moebius/model/checkpoint.h"
+#include "moebius/model/packed_cache.h"
 #include "moebius/model/quantization.h"
 #include "moebius/service/participant_process.h"
+#include "moebius/service/weight_report.h"
 
 namespace moebius {
 namespace {
@@ -28,8 +30,10 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
         notices_(notices),
         checkpoint_(std::move(checkpoint)),
         executor_(options.config.num_threads),
-        participant_({options.mock_delay, {}, ReadHostMemory()}, *checkpoint_,
-                     *options.config.kernels, &executor_, Clock::Monotonic()),
+        cache_({options.flags.packed_cache, options.flags.packed_cache_limit}),
+        weights_(cache_),
+        participant_(OptionsOfParticipant(), *checkpoint_, *options.config.kernels, &executor_,
+                     Clock::Monotonic()),
         rpc_(*this),
         process_(OptionsOfProcess(), notices, participant_) {}
 
@@ -82,6 +86,20 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
     return participant_.Drain(limit);
   }
 
+  ExpertParticipantOptions OptionsOfParticipant() {
+    ExpertParticipantOptions participant;
+    participant.mock_delay = options_.mock_delay;
+    participant.memory = ReadHostMemory();
+    participant.cache = &cache_;
+    participant.on_progress = [this](int64_t loaded_bytes, int64_t total_bytes) {
+      weights_.LogProgress(loaded_bytes, total_bytes, notices_);
+    };
+    participant.on_loaded = [this](const WeightLoadFigures& figures) {
+      weights_.Log(figures, notices_);
+    };
+    return participant;
+  }
+
   ParticipantProcess::Options OptionsOfProcess() {
     ParticipantProcess::Options process;
     process.flags = options_.flags;
@@ -99,6 +117,7 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
     writer.WriteGauge(Metric::kExpertsHeld, static_cast<double>(figures.num_held));
     writer.WriteGauge(Metric::kExpertWeightsResidentBytes,
                       static_cast<double>(figures.weight_bytes));
+    weights_.WriteMetrics(writer);
     WriteDispatchMetrics(figures.dispatches, participant_.instruments(), writer);
   }
 
@@ -107,6 +126,8 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
   ProcessNotices& notices_;
   const std::unique_ptr<const Checkpoint> checkpoint_;
   Executor executor_;
+  PackedCache cache_;
+  WeightReport weights_;
   ExpertParticipant participant_;
   ExpertRpc rpc_;
   ParticipantProcess process_;

@@ -128,6 +128,7 @@ class EmbeddedNode::Impl {
     info.model_hash = FormatHash64(checkpoint_->model_hash());
     info.settings_not_applied = checkpoint_->generation_defaults().not_applied;
     info.weight_bytes = weight_bytes_;
+    info.load = load_figures_;
     info.kv_budget_bytes = kv_budget_bytes_;
     const KvPool pool = rows_->kv_pool();
     info.kv_capacity_tokens = pool.num_blocks * pool.block_tokens;
@@ -155,18 +156,24 @@ class EmbeddedNode::Impl {
         "give a smaller --kv-budget, raise the memory limit, or spread the experts over hosts"));
 
     LoadMeter meter(options, expert_bytes + other_bytes);
+    PackedCache cache(options.packed_cache);
     MOEBIUS_ASSIGN_OR_RETURN(weights_, RouterWeights::Load(*checkpoint_, *kernels_));
+    AttentionLoadOptions attention;
+    attention.cache = &cache;
     MOEBIUS_ASSIGN_OR_RETURN(
-        attention_, AttentionPipeline::Load(*checkpoint_, *kernels_, *executor_, kv_budget_bytes_));
+        attention_, AttentionPipeline::Load(*checkpoint_, *kernels_, *executor_, kv_budget_bytes_,
+                                            Sharding(), attention));
     meter.EndPart(other_bytes);
+    load_figures_ = attention_->load_figures();
     weight_bytes_ = weights_.bytes() + attention_->weight_bytes();
     std::vector<ExpertPipeline*> pipelines;
     for (int32_t service = 0; service < placement_.num_services(); ++service) {
       MOEBIUS_ASSIGN_OR_RETURN(
           std::unique_ptr<ExpertPipeline> pipeline,
-          ExpertPipeline::Load(*checkpoint_, placement_.HeldBy(ServiceId(service)), *kernels_,
-                               *executor_,
-                               [&meter](int64_t loaded, int64_t) { meter.Report(loaded); }));
+          ExpertPipeline::Load(
+              *checkpoint_, placement_.HeldBy(ServiceId(service)), *kernels_, *executor_,
+              [&meter](int64_t loaded, int64_t) { meter.Report(loaded); }, &cache));
+      load_figures_.Add(pipeline->load_figures());
       meter.EndPart(pipeline->weight_bytes());
       weight_bytes_ += pipeline->weight_bytes();
       pipelines.push_back(pipeline.get());
@@ -265,6 +272,7 @@ class EmbeddedNode::Impl {
   std::unique_ptr<Executor> executor_;
   int64_t kv_budget_bytes_ = 0;
   int64_t weight_bytes_ = 0;
+  WeightLoadFigures load_figures_;
   int64_t chunk_rows_ = 0;
   RouterWeights weights_;
   std::unique_ptr<AttentionPipeline> attention_;

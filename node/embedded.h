@@ -15,7 +15,9 @@
 #include "moebius/api/generate.h"
 #include "moebius/kernels/tier.h"
 #include "moebius/model/model_config.h"
+#include "moebius/model/packed_cache.h"
 #include "moebius/model/tokenizer.h"
+#include "moebius/model/weight_load.h"
 #include "moebius/routing/capacity.h"
 #include "node/forced_logits.h"
 #include "router_service/bias_control.h"
@@ -40,14 +42,15 @@ struct EmbeddedOptions {
   std::optional<Tier> tier;             // the best of this host
   std::optional<int32_t> span;          // moebius.json, else the default of NumericsConfig
   std::optional<GroupFill> group_fill;  // the same
-  bool convert_to_bf16 = false;  // accept F16 and F32 weights by rounding them (--dtype=bf16)
-  int64_t row_budget = 512;      // rows of one step
-  int64_t chunk_rows = 0;        // rows of one prompt in one step; 0: the row budget
-  int64_t kv_budget_bytes = 0;   // a quarter of the memory that this process may use
-  int num_expert_pipelines = 1;  // expert ids are cut into so many contiguous ranges
-  CapacityPolicy capacity;       // of each expert in a step; dropless
-  BiasControlOptions biases;     // off; kept nowhere
-  TraceRule tracing;             // nobody's spans
+  bool convert_to_bf16 = false;     // accept F16 and F32 weights by rounding them (--dtype=bf16)
+  int64_t row_budget = 512;         // rows of one step
+  int64_t chunk_rows = 0;           // rows of one prompt in one step; 0: the row budget
+  int64_t kv_budget_bytes = 0;      // a quarter of the memory that this process may use
+  int num_expert_pipelines = 1;     // expert ids are cut into so many contiguous ranges
+  CapacityPolicy capacity;          // of each expert in a step; dropless
+  PackedCacheOptions packed_cache;  // of packed weights; none
+  BiasControlOptions biases;        // off; kept nowhere
+  TraceRule tracing;                // nobody's spans
   std::function<void(const LoadProgress&)> on_load;  // on the caller's thread of Open
 };
 
@@ -61,6 +64,7 @@ struct EmbeddedInfo {
   int64_t weight_bytes = 0;
   int64_t kv_budget_bytes = 0;
   int64_t kv_capacity_tokens = 0;
+  WeightLoadFigures load;     // of attention and experts, one after the other
   int64_t max_positions = 0;  // the smaller of the model's and what the KV budget holds
 };
 

@@ -141,6 +141,8 @@ std::vector<std::string> Serve::CommandOf(const Child& child) const {
   } else {
     command.push_back(absl::StrCat("--join=", OnThisHost(children_[0]->facts.data)));
     command.push_back(absl::StrCat("--slot=", child.index));
+    command.insert(command.end(), options_.participant_flags.begin(),
+                   options_.participant_flags.end());
     if (role == Role::kAttention) {
       command.insert(command.end(), options_.attention_flags.begin(),
                      options_.attention_flags.end());

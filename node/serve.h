@@ -20,13 +20,14 @@
 namespace moebius {
 
 struct ServeOptions {
-  std::string program_dir;                   // where moebius-router and the others are
-  std::string log_dir;                       // exists; a file NAME.log for each process
-  std::vector<std::string> model_flags;      // passed to all: --model DIR, --span …
-  std::vector<std::string> attention_flags;  // passed to the attention ranks: --kv-budget
-  std::vector<std::string> router_flags;     // passed to the router: --row-budget …
-  std::string listen = "127.0.0.1:0";        // the router's data plane, which others join
-  std::string advertise;                     // how other hosts reach it; empty: as it is
+  std::string program_dir;                     // where moebius-router and the others are
+  std::string log_dir;                         // exists; a file NAME.log for each process
+  std::vector<std::string> model_flags;        // passed to all: --model DIR, --span …
+  std::vector<std::string> attention_flags;    // passed to the attention ranks: --kv-budget
+  std::vector<std::string> participant_flags;  // passed to all but the router: --packed-cache
+  std::vector<std::string> router_flags;       // passed to the router: --row-budget …
+  std::string listen = "127.0.0.1:0";          // the router's data plane, which others join
+  std::string advertise;                       // how other hosts reach it; empty: as it is
   int32_t num_experts = 1;
   int32_t num_attention = 1;
   int64_t num_replicas = 0;  // 0: the router's default

@@ -95,10 +95,30 @@ void RunDown(const Kernels& kernels, const ExpertBatch& batch, const Task& task,
 }  // namespace
 
 PackedExpert PackedExpert::Pack(const WeightRows& gate, const WeightRows& up,
-                                const WeightRows& down, PairOrder order) {
+                                const WeightRows& down, PairOrder order,
+                                absl::Span<uint8_t> storage) {
   MOEBIUS_CHECK_EQ(down.width(), gate.num_rows());
   MOEBIUS_CHECK_EQ(down.num_rows(), gate.width());
-  return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
+  if (storage.empty()) {
+    return PackedExpert{PackedMatrix::PackGateUp(gate, up, order), PackedMatrix::Pack(down, order)};
+  }
+  const size_t gate_up =
+      PackedLayout::OfGateUp(gate.num_rows(), gate.width(), gate.blocks(), order).bytes();
+  return PackedExpert{PackedMatrix::PackGateUp(gate, up, order, storage.first(gate_up)),
+                      PackedMatrix::Pack(down, order, storage.subspan(gate_up))};
+}
+
+int64_t PackedExpert::BytesOf(const ExpertShape& shape) {
+  return static_cast<int64_t>(shape.GateUpLayout(PairOrder::kAdjacent).bytes() +
+                              shape.DownLayout(PairOrder::kAdjacent).bytes());
+}
+
+PackedExpert PackedExpert::View(const ExpertShape& shape, PairOrder order,
+                                absl::Span<uint8_t> storage) {
+  const PackedLayout gate_up = shape.GateUpLayout(order);
+  return PackedExpert{
+      PackedMatrix::View(gate_up, storage.first(gate_up.bytes())),
+      PackedMatrix::View(shape.DownLayout(order), storage.subspan(gate_up.bytes()))};
 }
 
 void ForwardExperts(Executor& executor, const Kernels& kernels,

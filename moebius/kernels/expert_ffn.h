@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -12,8 +13,24 @@
 #include "moebius/kernels/packed_matrix.h"
 #include "moebius/tensor/buffer.h"
 #include "moebius/tensor/rows.h"
+#include "moebius/tensor/weight_rows.h"
 
 namespace moebius {
+
+/// The sizes of one feed-forward expert (or slice) and how it is stored. A value.
+struct ExpertShape {
+  int64_t intermediate_size = 0;
+  int64_t hidden_size = 0;
+  std::optional<Fp8Rows> gate_up;  // the blocks, as PackedLayout::Of has them; null: bf16
+  std::optional<Fp8Rows> down;
+
+  PackedLayout GateUpLayout(PairOrder order) const {
+    return PackedLayout::OfGateUp(intermediate_size, hidden_size, gate_up, order);
+  }
+  PackedLayout DownLayout(PairOrder order) const {
+    return PackedLayout::Of(hidden_size, intermediate_size, down, order);
+  }
+};
 
 /// The packed weights of one feed-forward expert (or slice): y = down · bf16(silu(gate·x) · up·x).
 struct PackedExpert {
@@ -21,8 +38,13 @@ struct PackedExpert {
   PackedMatrix down;     // Pack of down [H, I]
 
   /// gate, up [I, H], down [H, I], in bf16 or FP8; gate and up are of one kind (PackGateUp).
+  /// `storage`: BytesOf their shape zero bytes, 64-byte aligned, that outlive the expert, so that
+  /// it is one stream; empty: allocations of its own.
   static PackedExpert Pack(const WeightRows& gate, const WeightRows& up, const WeightRows& down,
-                           PairOrder order);
+                           PairOrder order, absl::Span<uint8_t> storage = {});
+  static int64_t BytesOf(const ExpertShape& shape);
+  /// What Pack of this shape and order has left in `storage`, or a copy of that.
+  static PackedExpert View(const ExpertShape& shape, PairOrder order, absl::Span<uint8_t> storage);
 
   int64_t hidden_size() const { return gate_up.depth(); }
   int64_t intermediate_size() const { return gate_up.num_outputs(); }

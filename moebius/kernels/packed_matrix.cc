@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "absl/strings/str_cat.h"
+
 #include "moebius/base/check.h"
 
 namespace moebius {
@@ -28,29 +30,13 @@ constexpr std::array<int64_t, kPanelBlockSize> CodeOffsets() {
   return offsets;
 }
 
-DepthGroups MakeGroups(int64_t depth, const Fp8Rows* blocks) {
+DepthGroups MakeGroups(int64_t depth, const std::optional<Fp8Rows>& blocks) {
   DepthGroups groups{depth, depth, 1};
-  if (blocks == nullptr || depth == 0) return groups;
+  if (!blocks.has_value() || depth == 0) return groups;
   groups.depth = std::min(blocks->block_columns, depth);
   groups.first_depth = std::min(blocks->block_columns - blocks->column_offset, depth);
   groups.num_groups = 1 + CeilDivide(depth - groups.first_depth, groups.depth);
   return groups;
-}
-
-PackedLayout MakeLayout(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks,
-                        int64_t outputs_per_panel, PairOrder order) {
-  PackedLayout layout;
-  layout.type = blocks == nullptr ? WeightType::kBf16 : WeightType::kFp8;
-  layout.order = order;
-  layout.num_outputs = num_outputs;
-  layout.depth = depth;
-  layout.outputs_per_panel = outputs_per_panel;
-  layout.groups = MakeGroups(depth, blocks);
-  return layout;
-}
-
-const Fp8Rows* BlocksOf(const WeightRows& weights) {
-  return weights.is_fp8() ? &weights.fp8 : nullptr;
 }
 
 // Matrices that share panels are of one kind.
@@ -79,19 +65,38 @@ size_t PackedLayout::bytes() const {
   return values + scales * sizeof(float);
 }
 
-size_t PackedBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks) {
-  return MakeLayout(num_outputs, depth, blocks, kPanelColumns, PairOrder::kAdjacent).bytes();
+PackedLayout PackedLayout::Of(int64_t num_outputs, int64_t depth,
+                              const std::optional<Fp8Rows>& blocks, PairOrder order) {
+  PackedLayout layout;
+  layout.type = blocks.has_value() ? WeightType::kFp8 : WeightType::kBf16;
+  layout.order = order;
+  layout.num_outputs = num_outputs;
+  layout.depth = depth;
+  layout.groups = MakeGroups(depth, blocks);
+  return layout;
 }
 
-size_t PackedGateUpBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks) {
-  return MakeLayout(num_outputs, depth, blocks, kGateUpOutputs, PairOrder::kAdjacent).bytes();
+PackedLayout PackedLayout::OfGateUp(int64_t num_outputs, int64_t depth,
+                                    const std::optional<Fp8Rows>& blocks, PairOrder order) {
+  PackedLayout layout = Of(num_outputs, depth, blocks, order);
+  layout.outputs_per_panel = kGateUpOutputs;
+  return layout;
 }
 
-PackedMatrix::PackedMatrix(const PackedLayout& layout)
-    : layout_(layout),
-      num_panels_(layout.num_panels()),
-      num_blocks_(layout.num_blocks()),
-      buffer_(layout.bytes()) {}
+std::string PackedLayoutName(absl::string_view types, PairOrder order) {
+  return absl::StrCat(
+      types, order == PairOrder::kAdjacent ? "-32x32-adjacent-1" : "-32x32-within-chain-1");
+}
+
+PackedMatrix::PackedMatrix(const PackedLayout& layout, absl::Span<uint8_t> storage)
+    : layout_(layout), num_panels_(layout.num_panels()), num_blocks_(layout.num_blocks()) {
+  if (storage.empty()) {
+    buffer_ = Buffer(layout.bytes());
+    return;
+  }
+  MOEBIUS_CHECK_EQ(storage.size(), layout.bytes());
+  buffer_ = Buffer::Borrow(storage);
+}
 
 void PackedMatrix::FillBlock(const WeightRows& weights, int64_t row, int64_t k_begin,
                              int64_t k_count, int64_t block, int64_t column) {
@@ -149,18 +154,20 @@ void PackedMatrix::Fill(const WeightRows& weights, int64_t first_output, int64_t
   }
 }
 
-PackedMatrix PackedMatrix::Pack(const WeightRows& weights, PairOrder order) {
-  return PackStack(absl::MakeConstSpan(&weights, 1), order);
+PackedMatrix PackedMatrix::Pack(const WeightRows& weights, PairOrder order,
+                                absl::Span<uint8_t> storage) {
+  return PackStack(absl::MakeConstSpan(&weights, 1), order, storage);
 }
 
-PackedMatrix PackedMatrix::PackStack(absl::Span<const WeightRows> parts, PairOrder order) {
+PackedMatrix PackedMatrix::PackStack(absl::Span<const WeightRows> parts, PairOrder order,
+                                     absl::Span<uint8_t> storage) {
   int64_t num_outputs = 0;
   for (const WeightRows& part : parts) {
     CheckAlike(parts[0], part);
     num_outputs += part.num_rows();
   }
-  PackedMatrix packed(
-      MakeLayout(num_outputs, parts[0].width(), BlocksOf(parts[0]), kPanelColumns, order));
+  PackedMatrix packed(PackedLayout::Of(num_outputs, parts[0].width(), parts[0].blocks(), order),
+                      storage);
   int64_t first_output = 0;
   for (const WeightRows& part : parts) {
     packed.Fill(part, first_output, 0);
@@ -169,15 +176,19 @@ PackedMatrix PackedMatrix::PackStack(absl::Span<const WeightRows> parts, PairOrd
   return packed;
 }
 
-PackedMatrix PackedMatrix::PackGateUp(const WeightRows& gate, const WeightRows& up,
-                                      PairOrder order) {
+PackedMatrix PackedMatrix::PackGateUp(const WeightRows& gate, const WeightRows& up, PairOrder order,
+                                      absl::Span<uint8_t> storage) {
   CheckAlike(gate, up);
   MOEBIUS_CHECK_EQ(gate.num_rows(), up.num_rows());
-  PackedMatrix packed(
-      MakeLayout(gate.num_rows(), gate.width(), BlocksOf(gate), kGateUpOutputs, order));
+  PackedMatrix packed(PackedLayout::OfGateUp(gate.num_rows(), gate.width(), gate.blocks(), order),
+                      storage);
   packed.Fill(gate, 0, 0);
   packed.Fill(up, 0, kGateUpOutputs);
   return packed;
+}
+
+PackedMatrix PackedMatrix::View(const PackedLayout& layout, absl::Span<uint8_t> storage) {
+  return PackedMatrix(layout, storage);
 }
 
 }  // namespace moebius

@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
 #include "moebius/kernels/kernels.h"
@@ -55,37 +58,54 @@ struct PackedLayout {
   int64_t outputs_per_panel = kPanelColumns;  // 16 of gate-up matrices
   DepthGroups groups;
 
+  /// Of a matrix [num_outputs, depth]; of `blocks` the columns' size and offset count (null: bf16).
+  static PackedLayout Of(int64_t num_outputs, int64_t depth, const std::optional<Fp8Rows>& blocks,
+                         PairOrder order);
+  /// Of gate and up [num_outputs, depth] in one matrix.
+  static PackedLayout OfGateUp(int64_t num_outputs, int64_t depth,
+                               const std::optional<Fp8Rows>& blocks, PairOrder order);
+
   int64_t num_panels() const { return (num_outputs + outputs_per_panel - 1) / outputs_per_panel; }
   int64_t num_blocks() const;  // of a panel
-  /// bf16: num_panels · num_blocks blocks of kPanelBlockSize values. FP8: as many blocks of codes,
-  /// then fp32 scales [num_panels, num_groups, kPanelColumns].
+  /// What the matrix takes, a multiple of 64, whatever its order. bf16: num_panels · num_blocks
+  /// blocks of kPanelBlockSize values. FP8: as many blocks of codes, then fp32 scales [num_panels,
+  /// num_groups, kPanelColumns].
   size_t bytes() const;
 };
 
-/// Bytes that Pack takes for a matrix [num_outputs, depth]; `blocks` as Fp8Rows says (null: bf16).
-/// Pure.
-size_t PackedBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks);
-size_t PackedGateUpBytes(int64_t num_outputs, int64_t depth, const Fp8Rows* blocks);
+/// Names the bytes that packing makes of given weights: equal names, equal bytes. `types` says what
+/// the weights are stored in ("bf16", "fp8-128x128"). The number at the end grows when the layout
+/// changes, so that what was kept on a disk is not taken for it.
+std::string PackedLayoutName(absl::string_view types, PairOrder order);
 
 /// Weights [num_outputs, depth] in bf16 or FP8, packed once at load for one pair order: panels of
 /// 32 outputs, each ceil(depth / 32) blocks of kPanelBlockSize values (more where groups of FP8 are
-/// padded). Padding in both directions is +0. One contiguous allocation, 64-byte aligned (2 MiB
-/// with huge pages where that large). Immutable and thread-safe after construction; moves, never
-/// copies.
+/// padded). Padding in both directions is +0. One contiguous range, 64-byte aligned: an allocation
+/// of its own (2 MiB-aligned with huge pages where that large), or `storage` of somebody who
+/// outlives it (an arena).
+/// Immutable and thread-safe after construction; moves, never copies.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
 
-  /// `weights` [N, K], one row per output as checkpoints store them.
-  static PackedMatrix Pack(const WeightRows& weights, PairOrder order);
+  /// `weights` [N, K], one row per output as checkpoints store them. `storage`: as many zero bytes
+  /// as the layout says, 64-byte aligned; empty: an allocation.
+  static PackedMatrix Pack(const WeightRows& weights, PairOrder order,
+                           absl::Span<uint8_t> storage = {});
 
   /// Several matrices of the same K and type as one, their outputs in order. FP8: their blocks have
-  /// the same columns.
-  static PackedMatrix PackStack(absl::Span<const WeightRows> parts, PairOrder order);
+  /// the same columns. `storage` as above.
+  static PackedMatrix PackStack(absl::Span<const WeightRows> parts, PairOrder order,
+                                absl::Span<uint8_t> storage = {});
 
   /// gate and up [I, H] of one FFN, of the same type (FP8: and the same block columns): each panel
   /// holds 16 gate columns, then the same 16 of up, for Epilogue::kSwiGlu. num_outputs() is I.
-  static PackedMatrix PackGateUp(const WeightRows& gate, const WeightRows& up, PairOrder order);
+  /// `storage` as above.
+  static PackedMatrix PackGateUp(const WeightRows& gate, const WeightRows& up, PairOrder order,
+                                 absl::Span<uint8_t> storage = {});
+
+  /// What packing in this layout has left in `storage`, or in other bytes that these are a copy of.
+  static PackedMatrix View(const PackedLayout& layout, absl::Span<uint8_t> storage);
 
   const PackedLayout& layout() const { return layout_; }
   bool is_fp8() const { return layout_.type == WeightType::kFp8; }
@@ -113,7 +133,7 @@ class PackedMatrix {
   size_t bytes() const { return buffer_.size_bytes(); }
 
  private:
-  explicit PackedMatrix(const PackedLayout& layout);
+  PackedMatrix(const PackedLayout& layout, absl::Span<uint8_t> storage);
   // Writes rows of `weights` as outputs from `first_output` on, output i of a panel in its column
   // first_column + i.
   void Fill(const WeightRows& weights, int64_t first_output, int64_t first_column);

@@ -317,19 +317,20 @@ absl::StatusOr<ExpertWeights> Checkpoint::ExpertSlice(LayerId layer, ExpertId id
 
 Checkpoint::SliceBlocks Checkpoint::BlocksOf(LayerId layer, ExpertId id) const {
   const SliceKeys keys = KeysOf(layer, id);
+  SliceBlocks found{BlocksOf(keys.gate), BlocksOf(keys.down)};
+  if (found.gate_up.has_value()) {
+    found.gate_up->row_offset = keys.begin % found.gate_up->block_rows;
+  }
+  if (found.down.has_value()) found.down->column_offset = keys.begin % found.down->block_columns;
+  return found;
+}
+
+std::optional<Fp8Rows> Checkpoint::BlocksOf(const ParameterKey& key) const {
+  if (Locate(key).scales == nullptr) return std::nullopt;
   Fp8Rows blocks;
   blocks.block_rows = config_.model.quantization.block_rows;
   blocks.block_columns = config_.model.quantization.block_columns;
-  SliceBlocks found;
-  if (Locate(keys.gate).scales != nullptr) {
-    found.gate_up = blocks;
-    found.gate_up->row_offset = keys.begin % blocks.block_rows;
-  }
-  if (Locate(keys.down).scales != nullptr) {
-    found.down = blocks;
-    found.down->column_offset = keys.begin % blocks.block_columns;
-  }
-  return found;
+  return blocks;
 }
 
 }  // namespace moebius

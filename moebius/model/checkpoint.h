@@ -57,6 +57,8 @@ class Checkpoint {
   const GenerationDefaults& generation_defaults() const { return config_.generation; }
   const FolderSettings& settings() const { return config_.settings; }
   const NumericsConfig& numerics() const { return numerics_; }
+  /// As given, with what moebius.json allows beside it.
+  const CheckpointOptions& options() const { return options_; }
   const TensorDirectory& directory() const { return *directory_; }
   const ParameterMatch& match() const { return match_; }
   /// Of the configuration, the tensor directory and a sample of the weights; docs/adr/0005 says
@@ -84,6 +86,8 @@ class Checkpoint {
     std::optional<Fp8Rows> down;
   };
   SliceBlocks BlocksOf(LayerId layer, ExpertId id) const;
+  /// The same of a whole parameter that exists.
+  std::optional<Fp8Rows> BlocksOf(const ParameterKey& key) const;
 
   /// Expert `id` of a MoE layer, id in [0, E); or slice id - E of its shared experts, or of a dense
   /// layer, id from E upwards (NumSlices).

@@ -82,6 +82,22 @@ RegularFile& RegularFile::operator=(RegularFile&& other) noexcept {
   return *this;
 }
 
+absl::StatusOr<FileIdentity> RegularFile::Identity() const {
+  struct stat facts = {};
+  if (fstat(descriptor_, &facts) != 0) {
+    return absl::DataLossError(absl::StrCat(name_, ": ", std::strerror(errno)));
+  }
+  const auto nanoseconds = [](const timespec& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  FileIdentity identity;
+  identity.size_bytes = static_cast<uint64_t>(facts.st_size);
+  identity.inode = facts.st_ino;
+  identity.modified_ns = nanoseconds(facts.st_mtim);
+  identity.changed_ns = nanoseconds(facts.st_ctim);
+  return identity;
+}
+
 absl::Status RegularFile::Read(uint64_t offset, absl::Span<uint8_t> out) const {
   while (!out.empty()) {
     const ssize_t count = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));

@@ -17,6 +17,16 @@ std::string BaseName(absl::string_view path);
 /// A name from a file, escaped and cut to 200 characters for a message.
 std::string PrintableName(absl::string_view name);
 
+/// What a file system says of a file's content without reading it. A file that was written to, or
+/// put in another's place, differs in one of them; times are of the file system's clock.
+struct FileIdentity {
+  uint64_t size_bytes = 0;
+  uint64_t inode = 0;
+  int64_t modified_ns = 0;  // of the content, which tools may set
+  int64_t changed_ns = 0;   // of the content or the inode, which nobody can set
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
 /// A regular file, open for reads by position. Movable; reads are thread-safe.
 class RegularFile {
  public:
@@ -30,6 +40,8 @@ class RegularFile {
 
   /// When it was opened.
   uint64_t size_bytes() const { return size_bytes_; }
+  /// As of now. DATA_LOSS where the file system does not say.
+  absl::StatusOr<FileIdentity> Identity() const;
   /// Fills `out` from `offset`. DATA_LOSS when the file has become shorter.
   absl::Status Read(uint64_t offset, absl::Span<uint8_t> out) const;
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/model/model_shapes.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -77,8 +79,39 @@ RandomCheckpointOptions DeepseekV3() {
   return shape;
 }
 
+// Source: models/demo/config.json.
+RandomCheckpointOptions Demo() {
+  RandomCheckpointOptions shape;
+  shape.family = Family::kDeepseekV3;
+  shape.num_layers = 6;
+  shape.hidden_size = 192;
+  shape.vocab_size = 259;
+  shape.max_positions = 2048;  // without the stretch to 16,384
+  shape.num_heads = 8;
+  shape.head_dim = 32;
+  shape.q_lora_rank = 96;
+  shape.kv_lora_rank = 64;
+  shape.rope_dim = 16;
+  shape.num_experts = 32;
+  shape.top_k = 4;
+  shape.num_groups = 4;
+  shape.num_kept_groups = 2;
+  shape.num_shared_experts = 1;
+  shape.moe_intermediate_size = 96;
+  shape.num_dense_layers = 1;
+  shape.dense_intermediate_size = 576;
+  return shape;
+}
+
 constexpr NamedShape kShapes[] = {
-    {"olmoe-1b-7b", Olmoe}, {"qwen3-30b-a3b", Qwen3}, {"deepseek-v3", DeepseekV3}};
+    {"olmoe-1b-7b", Olmoe}, {"qwen3-30b-a3b", Qwen3}, {"deepseek-v3", DeepseekV3}, {"demo", Demo}};
+
+// The next multiple of `unit` from `value` · `factor` on; 0, a default, stays one.
+int64_t ScaleUp(int64_t value, double factor, int64_t unit) {
+  return static_cast<int64_t>(
+             std::ceil(static_cast<double>(value) * factor / static_cast<double>(unit))) *
+         unit;
+}
 
 }  // namespace
 
@@ -98,6 +131,23 @@ absl::StatusOr<RandomCheckpointOptions> FindModelShape(absl::string_view name) {
   return WithHint(
       absl::InvalidArgumentError(absl::StrCat("there is no model shape \"", name, "\"")),
       absl::StrCat("known are ", absl::StrJoin(ModelShapeNames(), ", ")));
+}
+
+RandomCheckpointOptions ScaleShape(const RandomCheckpointOptions& shape, int64_t factor) {
+  constexpr int64_t kUnit = 32;
+  const double root = std::sqrt(static_cast<double>(factor));
+  RandomCheckpointOptions scaled = shape;
+  for (int64_t* width : {&scaled.hidden_size, &scaled.q_lora_rank, &scaled.kv_lora_rank,
+                         &scaled.moe_intermediate_size, &scaled.dense_intermediate_size}) {
+    *width = ScaleUp(*width, root, kUnit);
+  }
+  if (shape.num_kv_heads > 0) {
+    scaled.num_kv_heads = ScaleUp(shape.num_kv_heads, root, 1);
+    scaled.num_heads = scaled.num_kv_heads * (shape.num_heads / shape.num_kv_heads);
+  } else {
+    scaled.num_heads = ScaleUp(shape.num_heads, root, 1);
+  }
+  return scaled;
 }
 
 }  // namespace moebius

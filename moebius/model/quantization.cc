@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace moebius {
@@ -102,6 +103,11 @@ std::string AttentionWeightTypes(const std::vector<Parameter>& parameters) {
 
 std::string FeedForwardWeightTypes(const std::vector<Parameter>& parameters) {
   return WeightTypes(parameters, [](Part part) { return part >= Part::kSharedGate; });
+}
+
+std::string WithBlockSize(const std::string& types, const QuantizationConfig& quantization) {
+  if (!absl::EndsWith(types, "fp8")) return types;
+  return absl::StrCat(types, "-", quantization.block_rows, "x", quantization.block_columns);
 }
 
 std::string ScaleName(const std::string& tensor_name) {

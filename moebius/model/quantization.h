@@ -25,6 +25,9 @@ bool MayBeFp8(Part part);
 std::string AttentionWeightTypes(const std::vector<Parameter>& parameters);
 std::string FeedForwardWeightTypes(const std::vector<Parameter>& parameters);
 
+/// Such types with the blocks of FP8: "bf16", "fp8-128x128", "bf16+fp8-128x128".
+std::string WithBlockSize(const std::string& types, const QuantizationConfig& quantization);
+
 /// The tensor of the scales of a tensor in F8_E4M3: "….weight_scale_inv".
 std::string ScaleName(const std::string& tensor_name);
 

@@ -63,6 +63,8 @@ class SafetensorsFile {
   /// The last part of the path, for messages.
   const std::string& base_name() const { return base_name_; }
   uint64_t size_bytes() const { return file_.size_bytes(); }
+  /// Of the file that is open, as of now.
+  absl::StatusOr<FileIdentity> Identity() const { return file_.Identity(); }
   /// Ascending by name.
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   /// Null when absent.

@@ -225,6 +225,14 @@ void AddServiceSettings(ServiceFlags* flags, Settings* settings) {
   settings->AddInteger({"Machine", "threads", "N", "0: what CPU affinity and cgroup allow"}, 0,
                        kMaxThreads, &flags->threads);
   settings->AddText({"Machine", "tier", "NAME", "Kernels; the best that runs here"}, &flags->tier);
+  if (Joins(*flags)) {
+    settings->AddText(
+        {"Machine", "packed-cache", "DIR", "Keeps packed weights for the next start; empty: none"},
+        &flags->packed_cache);
+    settings->AddBytes({"Machine", "packed-cache-limit", "BYTES",
+                        "Of all its files, the oldest go first; 0: what the disk has"},
+                       &flags->packed_cache_limit);
+  }
   settings->AddInteger({"Process", "drain-seconds", "N", "After SIGTERM requests may take so long"},
                        0, 86400, &flags->drain_seconds);
   settings->AddChoice({"Process", "log-format", "FORM", "text or json"}, {"text", "json"},

@@ -43,7 +43,9 @@ struct ServiceFlags {
   bool insecure = false;
   int64_t drain_seconds = 120;
   std::string log_format = "text";
-  int64_t die_with_parent = 0;  // the parent's process id; 0: lives on
+  std::string packed_cache;        // a folder; empty: none; participants only
+  int64_t packed_cache_limit = 0;  // bytes of all files in it; 0: what the disk has
+  int64_t die_with_parent = 0;     // the parent's process id; 0: lives on
 
   /// With the defaults of a role: where it listens.
   static ServiceFlags For(Role role);

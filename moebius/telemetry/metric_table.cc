@@ -197,6 +197,14 @@ constexpr MetricSpec kTable[] = {
      "1."},
     {kKernelInfo, "moebius_kernel_info", kGauge, "", {"dtype", "kernel"},
      "1: the kernels that compute in this process."},
+    {kWeightsLoadSeconds, "moebius_weights_load_seconds", kGauge, "seconds", {"phase"},
+     "The last load of packed weights: total; of it reading and packing, of all threads together, or "
+     "reading the packed cache with its check, and writing it."},
+    {kWeightsHugePageBytes, "moebius_weights_huge_page_bytes", kGauge, "bytes", {"state"},
+     "Packed weights for which huge pages were asked, and those that got them."},
+    {kPackedCache, "moebius_packed_cache_total", kCounter, "", {"outcome"},
+     "Uses of the packed cache: hit, miss, stale (made of files that have changed), invalid (damaged, "
+     "or not this user's own), written, refused (not kept: no room, no right)."},
     {kLoopLastSuccess, "moebius_background_loop_last_success_timestamp_seconds", kGauge, "seconds",
      {"loop"},
      "When the loop was last seen to progress or to have nothing to do, as Unix time."},

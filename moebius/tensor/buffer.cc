@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "moebius/base/check.h"
+
 namespace moebius {
 namespace {
 
@@ -35,13 +37,25 @@ Buffer::Buffer(size_t size_bytes) : size_bytes_(size_bytes) {
   std::memset(data_, 0, size_bytes);
 }
 
-Buffer::~Buffer() { Free(data_, size_bytes_); }
+Buffer Buffer::Borrow(absl::Span<uint8_t> bytes) {
+  MOEBIUS_CHECK_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % kCacheLineBytes, uintptr_t{0});
+  Buffer buffer;
+  buffer.data_ = bytes.data();
+  buffer.size_bytes_ = bytes.size();
+  buffer.is_borrowed_ = true;
+  return buffer;
+}
+
+Buffer::~Buffer() {
+  if (!is_borrowed_) Free(data_, size_bytes_);
+}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
-    Free(data_, size_bytes_);
+    if (!is_borrowed_) Free(data_, size_bytes_);
     data_ = std::exchange(other.data_, nullptr);
     size_bytes_ = std::exchange(other.size_bytes_, 0);
+    is_borrowed_ = std::exchange(other.is_borrowed_, false);
   }
   return *this;
 }

@@ -12,11 +12,13 @@
 namespace moebius {
 
 /// Owned bytes, 64-byte aligned (2 MiB-aligned and advised for huge pages from 2 MiB on), zeroed
-/// when made. Moves, never copies. Not thread-safe.
+/// when made; or a view of bytes in another owner's memory. Moves, never copies. Not thread-safe.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(size_t size_bytes);
+  /// A view of `bytes`, which are 64-byte aligned and outlive it; left as they are.
+  static Buffer Borrow(absl::Span<uint8_t> bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
@@ -28,6 +30,7 @@ class Buffer {
  private:
   void* data_ = nullptr;
   size_t size_bytes_ = 0;
+  bool is_borrowed_ = false;
 };
 
 /// An owned array of T that grows and keeps its memory when it shrinks: the storage of row batches

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "moebius/tensor/bf16.h"
@@ -32,6 +33,15 @@ struct WeightRows {
   bool is_fp8() const { return type == WeightType::kFp8; }
   int64_t num_rows() const { return is_fp8() ? fp8.codes.num_rows : bf16.num_rows; }
   int64_t width() const { return is_fp8() ? fp8.codes.width : bf16.width; }
+
+  /// Of FP8: the blocks that the rows are cut into, without codes and scales. bf16: null.
+  std::optional<Fp8Rows> blocks() const {
+    if (!is_fp8()) return std::nullopt;
+    Fp8Rows found = fp8;
+    found.codes = {};
+    found.scales = {};
+    return found;
+  }
 
   /// Rows [begin, end).
   WeightRows Slice(int64_t begin, int64_t end) const {

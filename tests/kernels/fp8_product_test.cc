@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -111,8 +113,10 @@ TEST_P(Fp8ProductTest, GivesTheScalarStatementsBitsForAnyBlocks) {
       GuardedRows<Bf16> rows(18, depth);
       FillNormal(rows.rows(), kSeed + 1);
       const PackedMatrix matrix = PackedMatrix::Pack(weights.rows(), kernels().pair_order);
-      const Fp8Rows view = weights.rows().fp8;
-      EXPECT_EQ(matrix.bytes(), PackedBytes(num_outputs, depth, &view));
+      EXPECT_EQ(matrix.bytes(),
+                PackedLayout::Of(num_outputs, depth, weights.rows().blocks(), kernels().pair_order)
+                    .bytes());
+      EXPECT_EQ(matrix.bytes() % 64, 0u);
       std::vector<std::vector<FloatBits>> expected;
       for (int64_t r = 0; r < rows.num_rows; ++r) {
         expected.push_back(ExpectedRow(rows.rows().span(r), weights.rows()));
@@ -207,6 +211,39 @@ TEST_P(Fp8ProductTest, AccumulatesOntoWhatIsThere) {
   }
 }
 
+// Packed into storage, and looked at in a copy of it, a matrix is what it is by itself.
+TEST_P(Fp8ProductTest, LiesInStorageAsInItsOwnMemory) {
+  const std::vector<Blocks> all_blocks = {{128, 128}, {24, 31, 5, 8}, {8, 160, 3, 159}};
+  for (const Blocks& blocks : all_blocks) {
+    SCOPED_TRACE(::testing::PrintToString(blocks));
+    const WeightMatrix weights = RandomFp8(70, 97, blocks, kSeed);
+    GuardedRows<Bf16> rows(3, 97);
+    FillNormal(rows.rows(), kSeed + 7);
+    const PairOrder order = kernels().pair_order;
+    const PackedLayout layout = PackedLayout::Of(70, 97, weights.rows().blocks(), order);
+    Array<uint8_t> storage(layout.bytes());
+    Array<uint8_t> copy(layout.bytes());
+    const PackedMatrix alone = PackedMatrix::Pack(weights.rows(), order);
+    const PackedMatrix packed = PackedMatrix::Pack(weights.rows(), order, storage.span());
+    std::copy(storage.span().begin(), storage.span().end(), copy.data());
+    const PackedMatrix viewed = PackedMatrix::View(layout, copy.span());
+    EXPECT_EQ(packed.panel_codes(0), storage.data());
+    EXPECT_EQ(viewed.bytes(), alone.bytes());
+    EXPECT_EQ(std::memcmp(alone.panel_codes(0), copy.data(), layout.bytes()), 0);
+    GuardedRows<float> expected(3, 70);
+    GuardedRows<float> out(3, 70);
+    MatMul(kernels(), rows.rows(), alone, expected.rows());
+    MatMul(kernels(), rows.rows(), viewed, out.rows());
+    for (int64_t r = 0; r < 3; ++r) EXPECT_EQ(BitsOf(out.rows(), r), BitsOf(expected.rows(), r));
+  }
+}
+
+TEST(PackedLayoutTest, NamesTypesAndOrders) {
+  EXPECT_EQ(PackedLayoutName("bf16", PairOrder::kAdjacent), "bf16-32x32-adjacent-1");
+  EXPECT_EQ(PackedLayoutName("fp8-128x64", PairOrder::kWithinChain),
+            "fp8-128x64-32x32-within-chain-1");
+}
+
 TEST_P(Fp8ProductTest, StackedMatricesKeepTheirOwnScales) {
   const WeightMatrix top = RandomFp8(21, 80, {16, 48}, kSeed);
   const WeightMatrix bottom = RandomFp8(30, 80, {7, 48}, kSeed + 1);
@@ -233,10 +270,18 @@ TEST_P(Fp8ProductTest, AnExpertGivesTheScalarStatement) {
   const WeightMatrix down = RandomFp8(kHidden, kWidth, {64, 64, 0, 22}, kSeed + 2);
   const PackedExpert packed =
       PackedExpert::Pack(gate.rows(), up.rows(), down.rows(), kernels().pair_order);
-  const Fp8Rows gate_view = gate.rows().fp8;
-  const Fp8Rows down_view = down.rows().fp8;
-  EXPECT_EQ(packed.bytes(), PackedGateUpBytes(kWidth, kHidden, &gate_view) +
-                                PackedBytes(kHidden, kWidth, &down_view));
+  const ExpertShape shape = {kWidth, kHidden, gate.rows().blocks(), down.rows().blocks()};
+  EXPECT_EQ(static_cast<int64_t>(packed.bytes()), PackedExpert::BytesOf(shape));
+  Array<uint8_t> storage(packed.bytes());
+  PackedExpert::Pack(gate.rows(), up.rows(), down.rows(), kernels().pair_order, storage.span());
+  const PackedExpert viewed = PackedExpert::View(shape, kernels().pair_order, storage.span());
+  ASSERT_EQ(viewed.gate_up.bytes(), packed.gate_up.bytes());
+  EXPECT_EQ(std::memcmp(viewed.gate_up.panel_codes(0), packed.gate_up.panel_codes(0),
+                        packed.gate_up.bytes()),
+            0);
+  ASSERT_EQ(viewed.down.bytes(), packed.down.bytes());
+  EXPECT_EQ(
+      std::memcmp(viewed.down.panel_codes(0), packed.down.panel_codes(0), packed.down.bytes()), 0);
   for (const int64_t count : {1, 40}) {
     GuardedRows<Bf16> rows(count, kHidden);
     FillNormal(rows.rows(), kSeed + 6, 0.01f);

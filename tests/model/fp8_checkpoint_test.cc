@@ -86,6 +86,9 @@ TEST(Fp8CheckpointTest, StaysFp8WithItsScalesAndPartialBlocks) {
   EXPECT_EQ(checkpoint.numerics().dtype, "fp8");
   EXPECT_EQ(FeedForwardWeightTypes(checkpoint.match().parameters), "fp8");
   EXPECT_EQ(AttentionWeightTypes(checkpoint.match().parameters), "fp8");
+  EXPECT_EQ(WithBlockSize("bf16", {128, 64}), "bf16");
+  EXPECT_EQ(WithBlockSize("fp8", {128, 64}), "fp8-128x64");
+  EXPECT_EQ(WithBlockSize("bf16+fp8", {128, 64}), "bf16+fp8-128x64");
   const auto weights = checkpoint.ExpertSlice(LayerId(1), ExpertId(2));
   ASSERT_TRUE(weights.ok()) << weights.status();
   ASSERT_TRUE(weights->up.is_fp8());

@@ -117,7 +117,7 @@ TEST(RandomCheckpointFileTest, RefusesSizesThatContradictAndFoldersInUse) {
 TEST(ModelShapeTest, HasTheNumberOfParametersThatIsPublished) {
   // Billions, as the models' pages say.
   const std::vector<std::pair<std::string, double>> published = {
-      {"olmoe-1b-7b", 6.92}, {"qwen3-30b-a3b", 30.5}, {"deepseek-v3", 671}};
+      {"olmoe-1b-7b", 6.92}, {"qwen3-30b-a3b", 30.5}, {"deepseek-v3", 671}, {"demo", 0.0105}};
   EXPECT_EQ(ModelShapeNames().size(), published.size());
   for (const auto& [name, billions] : published) {
     const auto shape = FindModelShape(name);
@@ -127,6 +127,22 @@ TEST(ModelShapeTest, HasTheNumberOfParametersThatIsPublished) {
     EXPECT_NEAR(static_cast<double>(*bytes) / 2e9, billions, billions * 0.002) << name;
   }
   EXPECT_THAT(std::string(FindModelShape("gpt-9").status().message()), HasSubstr("gpt-9"));
+}
+
+TEST(ModelShapeTest, ScalesToAboutSoManyTimesTheWeights) {
+  for (const std::string& name : ModelShapeNames()) {
+    const RandomCheckpointOptions shape = *FindModelShape(name);
+    const auto bytes = static_cast<double>(*RandomCheckpointBytes(shape));
+    EXPECT_EQ(*RandomCheckpointBytes(ScaleShape(shape, 1)), static_cast<uint64_t>(bytes)) << name;
+    const RandomCheckpointOptions scaled = ScaleShape(shape, 50);
+    const auto grown = RandomCheckpointBytes(scaled);
+    ASSERT_TRUE(grown.ok()) << name << ": " << grown.status();
+    // An embedding grows by the root alone.
+    EXPECT_GT(static_cast<double>(*grown), 0.8 * 50 * bytes) << name;
+    EXPECT_LT(static_cast<double>(*grown), 1.2 * 50 * bytes) << name;
+    EXPECT_EQ(scaled.num_layers, shape.num_layers);
+    EXPECT_EQ(scaled.num_experts, shape.num_experts);
+  }
 }
 
 TEST(ModelShapeTest, WhatTheDiskHasNoRoomForIsRefusedBeforeAnythingIsMade) {
