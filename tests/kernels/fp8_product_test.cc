@@ -299,12 +299,12 @@ TEST_P(Fp8ProductTest, AnExpertGivesTheScalarStatement) {
       std::vector<Bf16> products;
       for (int64_t i = 0; i < kWidth; ++i) {
         const absl::Span<const Bf16> row = rows.rows().span(r);
-        products.push_back(reference::SwiGlu(reference::Fp8BlockSum(row, gate_view, i, 0.0f),
+        products.push_back(reference::SwiGlu(reference::Fp8BlockSum(row, gate.rows().fp8, i, 0.0f),
                                              reference::Fp8BlockSum(row, up.rows().fp8, i, 0.0f)));
       }
       for (int64_t h = 0; h < kHidden; ++h) {
         ASSERT_EQ(out.rows().row(r)[h],
-                  ToBf16(reference::Fp8BlockSum(products, down_view, h, 0.0f)))
+                  ToBf16(reference::Fp8BlockSum(products, down.rows().fp8, h, 0.0f)))
             << r << ", " << h;
       }
     }
