@@ -234,7 +234,7 @@ RowBatch<Bf16> ReferenceOutput(const AttentionCase& model, Bf16Rows rows, int64_
   const RowBatch<Bf16> heads = model.facts.config.mla.has_value()
                                    ? AttendLatent(model, projected, prompt_length)
                                    : AttendGrouped(model, projected);
-  return Project(heads.rows(), model.layers[0].o);
+  return Project(heads.rows(), model.layers[0].o.bf16());
 }
 
 }  // namespace moebius::testing
