@@ -41,8 +41,13 @@ class ExpertLayerTest : public testing::Test {
     placement_ =
         *Placement::Static(PlacementShape::Make(kExperts, {false, true, true}, 1, 3), options);
     replica_load_ = std::make_unique<ReplicaLoad>(placement_);
-    layer_ = std::make_unique<ExpertLayer>(ExpertLayer::Parts{
-        &kernels_, &executor_, &experts_, &placement_, max_rows_per_service, replica_load_.get()});
+    layer_ = std::make_unique<ExpertLayer>(
+        ExpertLayer::Parts{.kernels = &kernels_,
+                           .executor = &executor_,
+                           .experts = &experts_,
+                           .placement = &placement_,
+                           .max_rows_per_service = max_rows_per_service,
+                           .replica_load = replica_load_.get()});
   }
 
   void UseRows(int64_t num_rows, uint64_t seed = 11) {
