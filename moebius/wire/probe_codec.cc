@@ -17,7 +17,7 @@ Message BuildProbe(uint64_t number, uint64_t num_bytes) {
   message.key.kind = kProbeKind;
   message.key.step = number;
   BytesBuilder zeros(num_bytes);
-  std::memset(zeros.data(), 0, num_bytes);
+  if (num_bytes > 0) std::memset(zeros.data(), 0, num_bytes);
   message.metadata = std::move(zeros).Share();
   return message;
 }

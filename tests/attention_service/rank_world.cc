@@ -30,7 +30,7 @@ TransportOptions RankTransportOptions(const std::string& name, const AttentionCa
   options.limits.max_payload_bytes = 8 << 10;
   options.window_bytes = {17 << 10, 17 << 10, 17 << 10};
   options.limits.max_message_bytes = 1 << 20;
-  options.limits.max_metadata_bytes = 256 << 10;
+  options.limits.max_metadata_bytes = 1 << 20;  // a probe
   options.limits.max_num_rows = kRowBudget;
   options.limits.max_row_width = static_cast<uint32_t>(model.facts.hidden_size);
   options.limits.max_layer = 60;

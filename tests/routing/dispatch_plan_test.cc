@@ -195,10 +195,7 @@ TEST(DispatchPlanTest, SmallWorkGoesToFewServicesWhereAskingCosts) {
   EXPECT_EQ(NumAsked(Build(SmallRule(0), row, RingOfReplicas(), limits)), 4);
   limits.message_rows = 1000;
   const DispatchPlan plan = Build(SmallRule(0), row, RingOfReplicas(), limits);
-  EXPECT_EQ(NumAsked(plan), 2);
-  for (const ServiceDispatch& dispatch : plan.services()) {
-    EXPECT_TRUE(dispatch.num_assignments() == 0 || dispatch.num_assignments() == 2);
-  }
+  EXPECT_EQ(NumAsked(plan), 3);
   // Three experts of neighbours: the two in the middle hold all of them.
   const DispatchPlan middle = Build(SmallRule(0), Rows({{0, 1, 2}}), RingOfReplicas(), limits);
   EXPECT_EQ(NumAsked(middle), 2);
