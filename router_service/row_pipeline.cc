@@ -54,7 +54,8 @@ class RowPipeline::Impl {
                parts.capacity, parts.biases}),
         replica_load_(placement_),
         expert_layer_({&kernels_, &executor_, &experts_, &placement_, parts.max_rows_per_service,
-                       MessageRows(config_.ExpertWeightBytes()), &replica_load_}) {}
+                       parts.message_rows.value_or(MessageRows(config_.ExpertWeightBytes())),
+                       &replica_load_}) {}
 
   absl::Status RunStep(const StepRequest& request, StepResult* result) {
     MOEBIUS_CHECK_EQ(static_cast<int64_t>(request.token_ids.size()), request.plan.num_rows);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -50,6 +51,8 @@ class RowPipeline final : public RowOwnerPort {
     const Placement* placement = nullptr;
     /// Of one dispatch, what services keep room for; more rows go in waves. 0: no limit.
     int64_t max_rows_per_service = 0;
+    /// DispatchLimits::message_rows; nothing: by the size of the model's experts.
+    std::optional<int32_t> message_rows;
     ExpertLoad* load = nullptr;     // of steps that serve and have succeeded; null: nowhere
     CapacityPolicy capacity;        // of each expert in a step; dropless
     BiasControl* biases = nullptr;  // of the gates; null: the checkpoint's

@@ -154,6 +154,7 @@ class RowPipelineTest : public testing::Test {
     parts.load = &load_;
     parts.capacity = capacity_;
     parts.max_rows_per_service = max_rows_per_service_;
+    parts.message_rows = 0;  // every service is asked, so that every one can fail
     pipeline_ = std::make_unique<RowPipeline>(parts);
   }
 
