@@ -61,23 +61,24 @@ void OpenStandardStream(int descriptor, int flags) {
   if (open("/dev/null", flags) != descriptor) _exit(kExitHost);
 }
 
-void OpenStandardStreams(int, char**, char**) {
+void PrepareLoading(int, char**, char**) {
+  std::set_new_handler(EndWithoutMemory);
+  std::set_terminate(EndByException);
   OpenStandardStream(STDIN_FILENO, O_RDONLY);
   OpenStandardStream(STDOUT_FILENO, O_RDONLY);
   OpenStandardStream(STDERR_FILENO, O_WRONLY);
 }
 
-// Shared libraries open files when they are loaded (gRPC does): only this comes before them.
-__attribute__((section(".preinit_array"), used)) void (*open_first)(int, char**,
-                                                                    char**) = OpenStandardStreams;
+// Shared libraries open files and allocate when they are loaded (gRPC does both): only this comes
+// before them.
+__attribute__((section(".preinit_array"), used)) void (*prepare_first)(int, char**,
+                                                                       char**) = PrepareLoading;
 
 }  // namespace
 
 void PrepareProcess() {
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGABRT, OnAbort);
-  std::set_new_handler(EndWithoutMemory);
-  std::set_terminate(EndByException);
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
