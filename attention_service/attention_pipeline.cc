@@ -130,14 +130,20 @@ class AttentionPipeline::Impl {
 
   void BeginStep(const StepPlan& new_plan) {
     plan = new_plan;
-    owned = OwnedRowsOf(plan, geometry, shard);
+    FillOwnedRows(plan, geometry, shard, owned);
     if (mock_delay.has_value()) return;
     executor.Run([&] {
       projections.BeginStep(owned.rows);
-      for (const auto& of : sums) of->local.BeginStep(RowsOfOthersToo(false, of->window));
+      for (const auto& of : sums) {
+        FindRows(/*of_others_too=*/false, of->window, found);
+        of->local.BeginStep(found);
+      }
     });
     if (exchange == nullptr) return;
-    for (const auto& of : sums) of->sharded->BeginStep(plan, RowsOfOthersToo(true, of->window));
+    for (const auto& of : sums) {
+      FindRows(/*of_others_too=*/true, of->window, found);
+      of->sharded->BeginStep(plan, found);
+    }
     CountMethods();
     held.BeginStep(plan);
     exchange->BeginStep(plan);
@@ -209,16 +215,15 @@ class AttentionPipeline::Impl {
   }
 
   // Rows that cannot be computed here alone under a window, or the rest of this rank's rows.
-  std::vector<RoleRows> RowsOfOthersToo(bool wanted, KeyWindow window) const {
-    std::vector<RoleRows> rows;
+  void FindRows(bool of_others_too, KeyWindow window, std::vector<RoleRows>& rows) const {
+    rows.clear();
     for (const RoleRows& part : owned.rows) {
       const SpanRange seen = SeenSpansOf(part, geometry, window);
       const SessionRows& session = plan.sessions[static_cast<size_t>(part.session_index)];
       const bool by_heads = part.role == TokenRole::kPrompt && SharesHeads(session);
       const bool sees_foreign = NumOwnedSpans(seen, session.first_rank, shard) < seen.size();
-      if ((sees_foreign || by_heads) == wanted) rows.push_back(part);
+      if ((sees_foreign || by_heads) == of_others_too) rows.push_back(part);
     }
-    return rows;
   }
 
   AttentionFacts facts;
@@ -237,9 +242,10 @@ class AttentionPipeline::Impl {
   std::vector<std::unique_ptr<Sums>> sums;  // one for each window that a layer has
   std::vector<Sums*> sums_of;               // by layer
   HeldKv held;
-  StepPlan plan;         // of the open step
-  OwnedRows owned;       // its rows of this rank
-  RowBatch<Bf16> heads;  // [owned rows, heads * v_head_dim]: attention outputs
+  StepPlan plan;                // of the open step
+  OwnedRows owned;              // its rows of this rank
+  std::vector<RoleRows> found;  // of FindRows
+  RowBatch<Bf16> heads;         // [owned rows, heads * v_head_dim]: attention outputs
   bool in_exchange = false;
   std::optional<absl::Duration> mock_delay;
 };

@@ -201,7 +201,7 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
     return absl::InvalidArgumentError(
         absl::StrCat(queries.num_rows, " queries came for ", num_rows, " rows"));
   }
-  compute_.SetRows(std::move(parts_), rows_);
+  compute_.SetRows(parts_, rows_);
   slots_.Reset(num_slots_, v_head_dim);
   const SpanCompute::Layer inputs{.weights = &layers_[static_cast<size_t>(layer)],
                                   .kv = {.cache = &cache_, .layer = layer},

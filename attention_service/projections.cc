@@ -44,14 +44,14 @@ Projections::Projections(const AttentionFacts& facts, const KvLayout& layout,
 
 void Projections::BeginStep(absl::Span<const RoleRows> rows) {
   homes_.clear();
-  std::vector<int64_t> positions;
+  positions_.clear();
   for (const RoleRows& part : rows) {
     for (int64_t position = part.position_begin; position < part.position_end(); ++position) {
       homes_.push_back({part.session_index, position});
-      positions.push_back(position);
+      positions_.push_back(position);
     }
   }
-  if (facts_.config.rope.dim > 0) rope_.Fill(positions);
+  if (facts_.config.rope.dim > 0) rope_.Fill(positions_);
 }
 
 Bf16Rows Projections::Run(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,

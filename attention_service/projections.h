@@ -61,11 +61,12 @@ class Projections {
   RopePairs pairs_;
   RopeTable rope_;
   std::vector<RowHome> homes_;
-  RowBatch<Bf16> inputs_;       // [num_rows, q, k, v], grouped-query
-  RowBatch<float> compressed_;  // [num_rows, q or q_a, latent, rope key], MLA: not yet rounded
-  RowBatch<Bf16> rope_keys_;    // [num_rows, qk_rope_dim], MLA
-  RowBatch<Bf16> q_latents_;    // [num_rows, q_lora_rank], normed, MLA with q_lora
-  RowBatch<Bf16> queries_;      // [num_rows, heads * qk_head_dim], MLA
+  std::vector<int64_t> positions_;  // of the same rows
+  RowBatch<Bf16> inputs_;           // [num_rows, q, k, v], grouped-query
+  RowBatch<float> compressed_;      // [num_rows, q or q_a, latent, rope key], MLA: not yet rounded
+  RowBatch<Bf16> rope_keys_;        // [num_rows, qk_rope_dim], MLA
+  RowBatch<Bf16> q_latents_;        // [num_rows, q_lora_rank], normed, MLA with q_lora
+  RowBatch<Bf16> queries_;          // [num_rows, heads * qk_head_dim], MLA
 };
 
 }  // namespace moebius

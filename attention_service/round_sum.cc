@@ -30,7 +30,7 @@ void RoundSum::BeginStep(const StepPlan& plan, Work work) {
     kv_heads_ = KvHeadsOf(heads_, config.num_query_heads, config.num_kv_heads);
   }
   rounds_.clear();
-  compute_.SetRows(std::move(work.rows), rows_);
+  compute_.SetRows(work.rows, rows_);
   carry_begin_.assign(rows_.rows.size(), -1);
   int64_t num_carried = 0;
   for (size_t i = 0; i < rows_.rows.size(); ++i) {

@@ -2,7 +2,6 @@
 #include "attention_service/span_compute.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "moebius/kernels/block_gemm.h"
 
@@ -63,8 +62,8 @@ int64_t SpanCompute::TileRows(const RoleRows& rows, AttentionForm form) const {
   return 1;
 }
 
-void SpanCompute::SetRows(std::vector<RoleRows> rows, QueryRows& out) const {
-  out.rows = std::move(rows);
+void SpanCompute::SetRows(absl::Span<const RoleRows> rows, QueryRows& out) const {
+  out.rows.assign(rows.begin(), rows.end());
   out.absorbed_begin.assign(out.rows.size(), -1);
   out.num_absorbed_rows = 0;
   for (size_t i = 0; i < out.rows.size(); ++i) {

@@ -59,8 +59,8 @@ class SpanCompute {
   int32_t NumKeyGroups(AttentionForm form) const;
   int64_t TileRows(const RoleRows& rows, AttentionForm form) const;
 
-  /// Takes over `rows` and finds which of them are absorbed.
-  void SetRows(std::vector<RoleRows> rows, QueryRows& out) const;
+  /// Makes `out` of `rows` and finds which of them are absorbed.
+  void SetRows(absl::Span<const RoleRows> rows, QueryRows& out) const;
   /// Makes the absorbed queries of a layer. `queries` is what the rows' row_begin index.
   void Absorb(const PackedAttentionLayer& weights, Bf16Rows queries, QueryRows& rows);
 

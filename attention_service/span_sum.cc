@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_service/span_sum.h"
 
-#include <utility>
-
 namespace moebius {
 namespace {
 
@@ -15,8 +13,8 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-void SpanSum::BeginStep(std::vector<RoleRows> rows) {
-  compute_.SetRows(std::move(rows), rows_);
+void SpanSum::BeginStep(absl::Span<const RoleRows> rows) {
+  compute_.SetRows(rows, rows_);
   tasks_.clear();
   split_.assign(rows_.rows.size(), SplitRows{});
   const SpanGeometry& geometry = compute_.geometry();

@@ -19,7 +19,7 @@ class SpanSum {
   SpanSum(SpanCompute& compute, KeyWindow window) : compute_(compute), window_(window) {}
 
   /// Plans the tasks of the step, the same for every layer.
-  void BeginStep(std::vector<RoleRows> rows);
+  void BeginStep(absl::Span<const RoleRows> rows);
 
   /// The keys of the step's rows are in the cache. `out` [rows, heads * v_head_dim]: bf16(acc / l)
   /// of this sum's rows; others are left alone.

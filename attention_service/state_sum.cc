@@ -58,7 +58,7 @@ void StateSum::PlanBatches(RoleRows rows) {
 
 void StateSum::FinishBatch(Batch& batch) {
   const SpanGeometry& geometry = compute_.geometry();
-  compute_.SetRows(std::move(batch.parts), batch.rows);
+  compute_.SetRows(batch.parts, batch.rows);
   for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
     const RoleRows& part = batch.rows.rows[i];
     const int32_t first_rank = FirstRank(part.session_index);

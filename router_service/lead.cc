@@ -67,7 +67,7 @@ class Lead::Impl {
     AcceptSubmissions();
     EndCancelled();
     AdmitQueued();
-    const std::vector<ScheduledRows> schedule = Schedule();
+    const absl::Span<const ScheduledRows> schedule = Schedule();
     if (schedule.empty()) return ran_errand;
     if (outage_.is_open() && owner_->WaitUntilUsable(absl::ZeroDuration())) outage_.End();
     RunSchedule(schedule, Isolation::kTogether);
@@ -221,10 +221,10 @@ class Lead::Impl {
     PublishUsage();
   }
 
-  std::vector<ScheduledRows> Schedule() {
+  absl::Span<const ScheduledRows> Schedule() {
     demands_.clear();
     for (const SessionPointer& session : running_) demands_.push_back(session->Demand());
-    return BuildStepSchedule(demands_, options_.schedule, step_);
+    return scheduler_.Build(demands_, options_.schedule, step_);
   }
 
   // Runs one step of these rows and hands each session what it gets from it. A step that fails for
@@ -332,6 +332,7 @@ class Lead::Impl {
   std::vector<SessionPointer> running_;
   SessionsById by_id_;  // running ones
   std::vector<SessionDemand> demands_;
+  StepScheduler scheduler_;
   StepRunner runner_;
   Sampler sampler_;
   uint64_t step_;

@@ -32,8 +32,8 @@ struct ScheduleLimits {
   int64_t chunk_rows = 512;  // rows of one prompt in one step, >= 1
 };
 
-/// The rows of the next step. Pure and deterministic: a function of the arguments alone, whatever
-/// the order of `sessions`.
+/// Chooses the rows of the next step. Deterministic: a function of the arguments of Build alone,
+/// whatever the order of `sessions`.
 ///
 /// Rules:
 /// 1. Decoding sessions come first, one row each, then prompts in chunks.
@@ -42,10 +42,22 @@ struct ScheduleLimits {
 /// 4. When the budget leaves decoding sessions out, `turn` (the step's number) rotates who waits
 ///    among equals, so that nobody waits for ever.
 /// 5. One row of the budget is kept for the first waiting prompt in every eighth step where
-/// decoding
-///    sessions alone would fill it.
-/// Empty when nobody may run.
-std::vector<ScheduledRows> BuildStepSchedule(absl::Span<const SessionDemand> sessions,
-                                             const ScheduleLimits& limits, uint64_t turn);
+///    decoding sessions alone would fill it.
+///
+/// Not thread-safe: Build's memory is used again, and allocated only where there are more sessions
+/// than before.
+class StepScheduler {
+ public:
+  /// Empty when nobody may run. Valid until the next call.
+  absl::Span<const ScheduledRows> Build(absl::Span<const SessionDemand> sessions,
+                                        const ScheduleLimits& limits, uint64_t turn);
+
+ private:
+  void ScheduleDecodes(int64_t budget, uint64_t turn);
+
+  std::vector<SessionDemand> decodes_;
+  std::vector<SessionDemand> prompts_;
+  std::vector<ScheduledRows> schedule_;
+};
 
 }  // namespace moebius

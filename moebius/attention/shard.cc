@@ -42,21 +42,31 @@ int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard) {
 
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {
   OwnedRows owned;
-  for (const RoleRows& rows : CutByRole(plan)) {
-    const int32_t first_rank = plan.sessions[static_cast<size_t>(rows.session_index)].first_rank;
-    for (int64_t position = rows.position_begin; position < rows.position_end();) {
-      const int64_t span = geometry.SpanOf(position);
-      const int64_t end = std::min(rows.position_end(), geometry.SpanPositions(span).end);
-      if (SpanOwner(span, first_rank, shard.num_ranks) == shard.rank) {
-        RoleRows part = rows;
-        part.position_begin = position;
-        part.num_rows = end - position;
-        Append(part, rows.row_begin + (position - rows.position_begin), owned);
+  FillOwnedRows(plan, geometry, shard, owned);
+  return owned;
+}
+
+void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard shard,
+                   OwnedRows& owned) {
+  owned.rows.clear();
+  owned.step_rows.clear();
+  owned.num_rows = 0;
+  for (size_t i = 0; i < plan.sessions.size(); ++i) {
+    const SessionRows& session = plan.sessions[i];
+    for (const RoleRows& rows : CutByRole(session, static_cast<int32_t>(i))) {
+      for (int64_t position = rows.position_begin; position < rows.position_end();) {
+        const int64_t span = geometry.SpanOf(position);
+        const int64_t end = std::min(rows.position_end(), geometry.SpanPositions(span).end);
+        if (SpanOwner(span, session.first_rank, shard.num_ranks) == shard.rank) {
+          RoleRows part = rows;
+          part.position_begin = position;
+          part.num_rows = end - position;
+          Append(part, rows.row_begin + (position - rows.position_begin), owned);
+        }
+        position = end;
       }
-      position = end;
     }
   }
-  return owned;
 }
 
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,

@@ -48,6 +48,9 @@ struct OwnedRows {
 
 /// Each row of the step is owned by exactly one of the ranks. Pure.
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard);
+/// The same into `owned`; allocates only while that grows.
+void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard shard,
+                   OwnedRows& owned);
 
 /// The spans of one session that a rank needs of others for `rows`: those that it does not own and
 /// of which some of the rows see a key, ascending. `rows` ascend by position. Pure.

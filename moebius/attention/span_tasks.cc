@@ -5,25 +5,32 @@
 
 namespace moebius {
 
+absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t session_index) {
+  absl::InlinedVector<RoleRows, 2> cut;
+  const int64_t prompt_rows =
+      std::clamp<int64_t>(session.prompt_length - session.position_begin, 0, session.num_rows);
+  if (prompt_rows > 0) {
+    cut.push_back({.session_index = session_index,
+                   .role = TokenRole::kPrompt,
+                   .row_begin = session.row_begin,
+                   .num_rows = prompt_rows,
+                   .position_begin = session.position_begin});
+  }
+  if (prompt_rows < session.num_rows) {
+    cut.push_back({.session_index = session_index,
+                   .role = TokenRole::kGenerated,
+                   .row_begin = session.row_begin + prompt_rows,
+                   .num_rows = session.num_rows - prompt_rows,
+                   .position_begin = session.position_begin + prompt_rows});
+  }
+  return cut;
+}
+
 std::vector<RoleRows> CutByRole(const StepPlan& plan) {
   std::vector<RoleRows> cut;
   for (size_t i = 0; i < plan.sessions.size(); ++i) {
-    const SessionRows& session = plan.sessions[i];
-    const int64_t prompt_rows =
-        std::clamp<int64_t>(session.prompt_length - session.position_begin, 0, session.num_rows);
-    if (prompt_rows > 0) {
-      cut.push_back({.session_index = static_cast<int32_t>(i),
-                     .role = TokenRole::kPrompt,
-                     .row_begin = session.row_begin,
-                     .num_rows = prompt_rows,
-                     .position_begin = session.position_begin});
-    }
-    if (prompt_rows < session.num_rows) {
-      cut.push_back({.session_index = static_cast<int32_t>(i),
-                     .role = TokenRole::kGenerated,
-                     .row_begin = session.row_begin + prompt_rows,
-                     .num_rows = session.num_rows - prompt_rows,
-                     .position_begin = session.position_begin + prompt_rows});
+    for (const RoleRows& rows : CutByRole(plan.sessions[i], static_cast<int32_t>(i))) {
+      cut.push_back(rows);
     }
   }
   return cut;

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
 #include "moebius/attention/head_map.h"
 #include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
@@ -26,6 +28,8 @@ struct RoleRows {
 
 /// Cuts the sessions' rows by role, in the order of rows; empty ones are left out.
 std::vector<RoleRows> CutByRole(const StepPlan& plan);
+/// The same for one session of a step, `session_index` in it: no, one or two pieces.
+absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t session_index);
 
 /// Spans [begin, end) of which some of the rows see a key.
 struct SpanRange {

@@ -1,21 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/attention/step_plan.h"
 
-#include <set>
+#include <algorithm>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 
 namespace moebius {
 namespace {
 
 constexpr int64_t kMaxPosition = int64_t{1} << 24;  // RopeTable's bound
+constexpr size_t kUsualSessions = 512;              // whose ids take no memory of their own
+
+// A session that occurs twice; null: none.
+const SessionRows* FindTwice(const StepPlan& plan) {
+  absl::InlinedVector<SessionId, kUsualSessions> ids;
+  for (const SessionRows& rows : plan.sessions) ids.push_back(rows.session);
+  std::sort(ids.begin(), ids.end());
+  const auto twice = std::adjacent_find(ids.begin(), ids.end());
+  if (twice == ids.end()) return nullptr;
+  return &*std::find_if(plan.sessions.begin(), plan.sessions.end(),
+                        [&](const SessionRows& rows) { return rows.session == *twice; });
+}
 
 }  // namespace
 
 absl::Status ValidateStepPlan(const StepPlan& plan) {
   int64_t next_row = 0;
   int32_t ulysses_ranks = 1;
-  std::set<SessionId> seen;
   for (const SessionRows& rows : plan.sessions) {
     const auto fail = [&](const auto&... words) {
       return absl::InvalidArgumentError(
@@ -40,8 +52,11 @@ absl::Status ValidateStepPlan(const StepPlan& plan) {
       }
       ulysses_ranks = rows.ulysses_ranks;
     }
-    if (!seen.insert(rows.session).second) return fail("occurs twice");
     next_row = rows.row_end();
+  }
+  if (const SessionRows* const twice = FindTwice(plan)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", plan.step, ", session ", twice->session.value(), ": occurs twice"));
   }
   if (next_row != plan.num_rows) {
     return absl::InvalidArgumentError(absl::StrCat("step ", plan.step, ": sessions hold ", next_row,

@@ -14,15 +14,6 @@ namespace {
 constexpr int64_t kMinTaskWork = int64_t{1} << 18;
 constexpr int64_t kTasksPerThread = 8;
 
-// One phase of one batch: rows [row_begin, row_end) of the batch with some panels.
-struct Task {
-  int32_t batch_index = 0;
-  int32_t row_begin = 0;
-  int32_t row_end = 0;
-  int32_t panel_begin = 0;
-  int32_t panel_end = 0;
-};
-
 enum class Phase { kGateUp, kDown };
 
 const PackedMatrix& MatrixOf(const ExpertBatch& batch, Phase phase) {
@@ -38,6 +29,7 @@ int64_t WorkOf(const ExpertBatch& batch, Phase phase) {
 
 // Cuts a phase into tasks of about `task_work`, by panels before rows: threads share an expert's
 // panels, so that each weight is read once.
+template <typename Task>
 void AppendTasks(const Kernels& kernels, const ExpertBatch& batch, int32_t batch_index, Phase phase,
                  int64_t task_work, std::vector<Task>& tasks) {
   const int64_t num_rows = static_cast<int64_t>(batch.row_indices.size());
@@ -58,6 +50,7 @@ void AppendTasks(const Kernels& kernels, const ExpertBatch& batch, int32_t batch
   }
 }
 
+template <typename Task>
 void RunGateUp(const Kernels& kernels, const ExpertBatch& batch, const Task& task, Bf16Rows rows,
                Bf16* products) {
   const Bf16* pointers[kMaxKernelRows];
@@ -76,6 +69,7 @@ void RunGateUp(const Kernels& kernels, const ExpertBatch& batch, const Task& tas
   RunPanels(kernels, absl::MakeConstSpan(pointers, static_cast<size_t>(count)), product);
 }
 
+template <typename Task>
 void RunDown(const Kernels& kernels, const ExpertBatch& batch, const Task& task,
              const Bf16* products) {
   const Bf16* pointers[kMaxKernelRows];
@@ -140,7 +134,7 @@ void ForwardExperts(Executor& executor, const Kernels& kernels,
   scratch.products_.Resize(static_cast<size_t>(num_products));
 
   const bool is_inline = executor.num_threads() == 1 || work[0] + work[1] < kParallelThreshold;
-  std::vector<Task> tasks;
+  std::vector<ExpertScratch::Task>& tasks = scratch.tasks_;
   for (const Phase phase : {Phase::kGateUp, Phase::kDown}) {
     const int64_t phase_work = work[static_cast<int>(phase)];
     const int64_t task_work =
@@ -151,7 +145,7 @@ void ForwardExperts(Executor& executor, const Kernels& kernels,
       AppendTasks(kernels, batches[b], static_cast<int32_t>(b), phase, task_work, tasks);
     }
     const auto run = [&](int64_t index, int) {
-      const Task& task = tasks[static_cast<size_t>(index)];
+      const ExpertScratch::Task& task = tasks[static_cast<size_t>(index)];
       const size_t b = static_cast<size_t>(task.batch_index);
       Bf16* const products = scratch.products_.data() + scratch.product_begin_[b];
       if (phase == Phase::kGateUp) {

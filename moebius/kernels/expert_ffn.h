@@ -69,14 +69,25 @@ class ExpertScratch {
  private:
   friend void ForwardExperts(Executor&, const Kernels&, absl::Span<const ExpertBatch>, Bf16Rows,
                              ExpertScratch&);
+  // Rows [row_begin, row_end) of a batch with some panels, in one phase.
+  struct Task {
+    int32_t batch_index = 0;
+    int32_t row_begin = 0;
+    int32_t row_end = 0;
+    int32_t panel_begin = 0;
+    int32_t panel_end = 0;
+  };
+
   Array<Bf16> products_;                // the SwiGLU products of all batches
   std::vector<int64_t> product_begin_;  // by batch, into products_
+  std::vector<Task> tasks_;             // of the phase that runs
 };
 
 /// Runs every batch: phase 1 tasks are ranges of gate-up panels with SwiGLU in registers, one
 /// barrier, phase 2 tasks are ranges of down panels. Tiny calls run inline. Each output row's bits
 /// depend on its input row and the expert only. Zero batches and empty batches are ordinary.
-/// Must run on an executor thread. `rows` bf16 [T, H]; batches may not share `out` memory.
+/// Allocates only while `scratch` grows. Must run on an executor thread. `rows` bf16 [T, H];
+/// batches may not share `out` memory.
 void ForwardExperts(Executor& executor, const Kernels& kernels,
                     absl::Span<const ExpertBatch> batches, Bf16Rows rows, ExpertScratch& scratch);
 

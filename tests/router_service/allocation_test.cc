@@ -1,33 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a layer allocates when it has seen as large a layer before: nothing.
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "router_service/expert_layer.h"
-
-namespace {
-
-std::atomic<int64_t> num_allocations{0};
-
-void* Allocate(size_t size) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* const memory = std::malloc(size > 0 ? size : 1);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t size) { return Allocate(size); }
-void* operator new[](size_t size) { return Allocate(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/support/counting_allocator.h"
 
 namespace moebius {
 namespace {
@@ -74,25 +52,25 @@ TEST(RouterAllocationTest, ALayerAllocatesNothingInSteadyState) {
   StepFigures figures;
   // The first plan is checked against all rules, which allocates; the next thirty are not.
   ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
-  const int64_t before = num_allocations;
+  const int64_t before = NumAllocations();
   for (int i = 0; i < 10; ++i) {
     ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
   }
-  EXPECT_EQ(num_allocations - before, 0);
+  EXPECT_EQ(NumAllocations() - before, 0);
   // Nor where the step is traced, once it has been so before; a log that is off is never filled.
   PhaseLog phases;
   for (const bool is_on : {false, true}) {
     phases.Begin(is_on);
     ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures, &phases).ok());
     EXPECT_EQ(phases.intervals().size(), is_on ? 3u : 0u);
-    const int64_t traced_before = num_allocations;
+    const int64_t traced_before = NumAllocations();
     phases.Begin(is_on);
     ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures, &phases).ok());
-    EXPECT_EQ(num_allocations - traced_before, 0);
+    EXPECT_EQ(NumAllocations() - traced_before, 0);
   }
   experts.fails = true;
   ASSERT_TRUE(layer.Run(rule, assignments, rows.rows(), out.rows(), &figures).ok());
-  EXPECT_GT(num_allocations - before, 0) << "the counter counts";
+  EXPECT_GT(NumAllocations() - before, 0) << "the counter counts";
 }
 
 }  // namespace

@@ -13,6 +13,13 @@
 namespace moebius {
 namespace {
 
+std::vector<ScheduledRows> BuildStepSchedule(absl::Span<const SessionDemand> sessions,
+                                             const ScheduleLimits& limits, uint64_t turn) {
+  StepScheduler scheduler;
+  const absl::Span<const ScheduledRows> schedule = scheduler.Build(sessions, limits, turn);
+  return {schedule.begin(), schedule.end()};
+}
+
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
