@@ -20,7 +20,7 @@ RoundSum::RoundSum(SpanCompute& compute, const KvLayout& layout, KeyWindow windo
       counters_(counters),
       foreign_(layout, compute.geometry()) {}
 
-void RoundSum::BeginStep(const StepPlan& plan, Work work) {
+void RoundSum::BeginStep(const StepPlan& plan, const Work& work) {
   plan_ = &plan;
   heads_ = work.heads;
   first_round_ = work.first_round;

@@ -41,7 +41,7 @@ class RoundSum {
            KvExchange& exchange, ShardCounters& counters);
 
   /// Plans the rounds of a step. `plan` outlives it.
-  void BeginStep(const StepPlan& plan, Work work);
+  void BeginStep(const StepPlan& plan, const Work& work);
   bool is_empty() const { return rounds_.empty(); }
   HeadRange AllHeads() const { return {0, static_cast<int32_t>(compute_.num_heads())}; }
   uint32_t num_rounds() const { return static_cast<uint32_t>(rounds_.size()); }

@@ -43,9 +43,9 @@ TEST(RouterAllocationTest, ALayerAllocatesNothingInSteadyState) {
   const LayerRule rule{LayerId(0), 8, 4, 1};
   Assignments assignments;
   assignments.Reset(kRows, 2);
-  for (int32_t row = 0; row < kRows; ++row) {
-    assignments.expert_ids[static_cast<size_t>(2 * row)] = row % 8;
-    assignments.expert_ids[static_cast<size_t>(2 * row + 1)] = (row + 3) % 8;
+  for (size_t row = 0; row < size_t{kRows}; ++row) {
+    assignments.expert_ids[2 * row] = static_cast<int32_t>(row % 8);
+    assignments.expert_ids[2 * row + 1] = static_cast<int32_t>((row + 3) % 8);
   }
   assignments.weights.assign(2 * kRows, 0.5f);
   RowBatch<Bf16> rows(kRows, kHidden), out(kRows, kHidden);
