@@ -40,14 +40,23 @@ int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard) {
   return count_before(spans.end) - count_before(spans.begin);
 }
 
+int64_t NumStatesOf(const SessionSpans& spans, SpanRange range, int32_t first_rank, Shard shard) {
+  if (spans.is_canonical()) return NumOwnedSpans(range, first_rank, shard);
+  for (int64_t span = range.begin; span < range.end; ++span) {
+    const bool is_owned = SpanOwner(span, first_rank, shard.num_ranks) == shard.rank;
+    if (is_owned && !spans.SpanPositions(span).empty()) return 1;
+  }
+  return 0;
+}
+
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {
   OwnedRows owned;
   for (const RoleRows& rows : CutByRole(plan)) {
-    const int32_t first_rank = plan.sessions[static_cast<size_t>(rows.session_index)].first_rank;
+    const SessionSpans spans = SpansOf(rows, geometry);
     for (int64_t position = rows.position_begin; position < rows.position_end();) {
-      const int64_t span = geometry.SpanOf(position);
-      const int64_t end = std::min(rows.position_end(), geometry.SpanPositions(span).end);
-      if (SpanOwner(span, first_rank, shard.num_ranks) == shard.rank) {
+      const int64_t span = spans.SpanOf(position);
+      const int64_t end = std::min(rows.position_end(), spans.SpanPositions(span).end);
+      if (SpanOwner(span, rows.first_rank, shard.num_ranks) == shard.rank) {
         RoleRows part = rows;
         part.position_begin = position;
         part.num_rows = end - position;
@@ -60,13 +69,15 @@ OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard 
 }
 
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
-                                    KeyWindow window, int32_t first_rank, Shard shard) {
+                                    KeyWindow window, Shard shard) {
   std::vector<int64_t> foreign;
   int64_t next = 0;  // spans before it are decided
   for (const RoleRows& part : rows) {
     const SpanRange seen = SeenSpansOf(part, geometry, window);
+    const SessionSpans spans = SpansOf(part, geometry);
     for (int64_t span = std::max(next, seen.begin); span < seen.end; ++span) {
-      if (SpanOwner(span, first_rank, shard.num_ranks) != shard.rank) foreign.push_back(span);
+      const bool is_owned = SpanOwner(span, part.first_rank, shard.num_ranks) == shard.rank;
+      if (!is_owned && !spans.SpanPositions(span).empty()) foreign.push_back(span);
     }
     next = std::max(next, seen.end);
   }
