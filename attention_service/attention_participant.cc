@@ -95,7 +95,7 @@ absl::StatusOr<std::unique_ptr<AttentionParticipant::Loaded>> AttentionParticipa
   if (slot.count > 1 && !options_.mock_delay.has_value()) {
     loaded->exchange = std::make_unique<PeerExchange>(
         PeerExchange::Options{.shard = sharding.shard,
-                              .shape = ExchangeShape::Of(facts, slot.row_budget)},
+                              .shape = ExchangeShape::Of(facts, slot.count, slot.row_budget)},
         *transport_, Clock::Monotonic());
     MOEBIUS_RETURN_IF_ERROR(loaded->exchange->Start());
     sharding.exchange = loaded->exchange.get();

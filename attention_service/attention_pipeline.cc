@@ -74,10 +74,10 @@ class AttentionPipeline::Impl {
         executor(executor),
         shard(sharding.shard),
         exchange(sharding.exchange),
-        geometry(facts.span, facts.key_block),
+        geometry(GeometryOf(facts, sharding.shard.num_ranks)),
         cache(layout, geometry, facts.num_layers, num_blocks, shard),
         projections(facts, layout, kernels, executor),
-        compute(facts, layout, kernels, executor),
+        compute(facts, geometry, layout, kernels, executor),
         held(compute, layout, cache, layers, shard) {
     for (int64_t layer = 0; layer < facts.num_layers; ++layer) {
       sums_of.push_back(&SumsWith(facts.WindowOf(layer), layout));
@@ -133,7 +133,7 @@ class AttentionPipeline::Impl {
     FillOwnedRows(plan, geometry, shard, owned);
     if (mock_delay.has_value()) return;
     executor.Run([&] {
-      projections.BeginStep(owned.rows);
+      projections.BeginStep(owned.rows, cache);
       for (const auto& of : sums) {
         FindRows(/*of_others_too=*/false, of->window, found);
         of->local.BeginStep(found);

@@ -12,7 +12,8 @@ AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint) {
           .hidden_size = checkpoint.config().hidden_size,
           .num_layers = checkpoint.config().num_layers,
           .span = checkpoint.numerics().span,
-          .key_block = checkpoint.numerics().key_block};
+          .key_block = checkpoint.numerics().key_block,
+          .sum = *ParseAttentionSum(checkpoint.numerics().attention_sum)};
 }
 
 absl::Status ValidateAttentionFacts(const AttentionFacts& facts) {

@@ -22,11 +22,17 @@ struct AttentionFacts {
   int64_t num_layers = 0;
   int64_t span = 1024;
   int64_t key_block = 128;
+  AttentionSum sum = AttentionSum::kCanonical;
 
   KeyWindow WindowOf(int64_t layer) const { return {config.WindowOf(layer)}; }
 };
 
 AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);
+
+/// How so many ranks cut every session.
+inline SpanGeometry GeometryOf(const AttentionFacts& facts, int32_t num_ranks) {
+  return {facts.span, facts.key_block, facts.sum, num_ranks};
+}
 
 /// INVALID_ARGUMENT or UNIMPLEMENTED in words when attention of these facts cannot be computed.
 absl::Status ValidateAttentionFacts(const AttentionFacts& facts);

@@ -23,9 +23,9 @@ void RaiseTo(int64_t needed, T& limit) {
 
 }  // namespace
 
-ExchangeShape ExchangeShape::Of(const AttentionFacts& facts, int64_t max_rows) {
+ExchangeShape ExchangeShape::Of(const AttentionFacts& facts, int32_t num_ranks, int64_t max_rows) {
   const KvLayout layout(facts, PairOrder::kAdjacent);
-  return {.span = facts.span,
+  return {.geometry = GeometryOf(facts, num_ranks),
           .kv_row_width = layout.row_width(),
           .kv_head_width = layout.row_width({0, 1}),
           .num_heads = facts.config.num_query_heads,
@@ -46,6 +46,7 @@ uint64_t ExchangeShape::MaxQueryBytes() const {
 }
 
 FrameLimits ExchangeShape::Widen(FrameLimits limits) const {
+  const int64_t span = geometry.span();
   // A rank owns two spans of a round; joined rounds and batches keep to kMaxExchangeBytes.
   const int64_t kv_rows = std::max(2 * span, kMaxExchangeBytes / (kv_row_width * kBf16Bytes));
   const int64_t states = std::max(num_heads * (kMaxPosition / span),

@@ -23,12 +23,10 @@ void ForeignKv::Pack(absl::Span<const KvSpanNeed> needs, absl::Span<const Receiv
   });
 }
 
-const Bf16* ForeignKv::Block(int64_t session_index, int64_t block) const {
-  const int64_t blocks = geometry_.blocks_per_span();
+const Bf16* ForeignKv::Find(int64_t session_index, int64_t span) const {
   for (size_t i = 0; i < needs_.size(); ++i) {
-    if (needs_[i].session_index != session_index || needs_[i].span != block / blocks) continue;
-    return memory_.data() + static_cast<int64_t>(i) * span_elements() +
-           block % blocks * layout_.layer_elements();
+    if (needs_[i].session_index != session_index || needs_[i].span != span) continue;
+    return memory_.data() + static_cast<int64_t>(i) * span_elements();
   }
   return nullptr;
 }

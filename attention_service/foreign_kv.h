@@ -15,7 +15,7 @@
 namespace moebius {
 
 /// Spans that other ranks own, of one layer and one round, as the kernels read them. The memory is
-/// reused from round to round. Not thread-safe, save Block.
+/// reused from round to round. Not thread-safe, save Find.
 class ForeignKv {
  public:
   ForeignKv(const KvLayout& layout, const SpanGeometry& geometry)
@@ -26,8 +26,8 @@ class ForeignKv {
             HeadRange heads, Executor& executor);
   void Clear() { needs_.clear(); }
 
-  /// The block of this layer, or null when it is of no foreign span.
-  const Bf16* Block(int64_t session_index, int64_t block) const;
+  /// The blocks of a span, whose first begins with the span, or null when it is not here.
+  const Bf16* Find(int64_t session_index, int64_t span) const;
 
  private:
   int64_t span_elements() const { return geometry_.blocks_per_span() * layout_.layer_elements(); }

@@ -9,6 +9,7 @@
 
 #include "attention_service/head_sum.h"
 #include "moebius/base/status.h"
+#include "moebius/kernels/math.h"
 
 namespace moebius {
 namespace {
@@ -22,8 +23,13 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
                       const OwnSpans& spans, std::vector<SpanTask>& tasks) {
   const AttentionForm form = compute.FormOf(rows);
   const int64_t tile_rows = compute.TileRows(rows, form);
+  const SessionSpans of_session = SpansOf(rows, compute.geometry());
+  const int32_t owner = of_session.is_canonical() ? -1 : spans.shard.rank;
+  if (NumStatesOf(of_session, spans.spans, rows.first_rank, spans.shard) == 0) return;
+  // One task goes through all own spans where they have one state.
   const auto is_owned = [&](int64_t span) {
-    return SpanOwner(span, spans.first_rank, spans.shard.num_ranks) == spans.shard.rank;
+    return owner >= 0 ||
+           SpanOwner(span, rows.first_rank, spans.shard.num_ranks) == spans.shard.rank;
   };
   for (int64_t begin = spans.spans.begin; begin < spans.spans.end;) {
     if (!is_owned(begin)) {
@@ -34,7 +40,7 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
     while (end < spans.spans.end && is_owned(end)) ++end;
     for (int64_t row = 0; row < rows.num_rows; row += tile_rows) {
       const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
-      const int64_t seen = compute.geometry().NumSpans(rows.position_begin + row + num_rows);
+      const int64_t seen = of_session.NumSpans(rows.position_begin + row + num_rows);
       if (seen <= begin) continue;
       for (int32_t group = 0; group < compute.NumKeyGroups(form); ++group) {
         tasks.push_back({.rows_index = rows_index,
@@ -43,6 +49,7 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
                          .num_rows = num_rows,
                          .span_begin = begin,
                          .span_end = std::min(end, seen),
+                         .owner = owner,
                          .finishes = false,
                          .slot_begin = begin - spans.spans.begin});
       }
@@ -74,17 +81,17 @@ absl::Status HeldKv::CheckLayer(int64_t layer) const {
 }
 
 // Positions of an own span that the session has after the step.
-absl::StatusOr<int64_t> HeldKv::NumPositions(const SessionSpan& span) const {
-  const SpanGeometry& geometry = compute_.geometry();
+absl::StatusOr<PositionRange> HeldKv::PositionsOf(const SessionSpan& span) const {
   MOEBIUS_ASSIGN_OR_RETURN(const int32_t index, FindSession(span.session));
   const SessionRows& session = plan_->sessions[static_cast<size_t>(index)];
-  const bool is_there = span.span >= 0 && span.span < geometry.NumSpans(session.position_end());
+  const SessionSpans spans(compute_.geometry(), session.prompt_length);
+  const bool is_there = span.span >= 0 && span.span < spans.NumSpans(session.position_end());
   if (!is_there || SpanOwner(span.span, session.first_rank, shard_.num_ranks) != shard_.rank) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", shard_.rank, " holds no span ", span.span, " of session ", span.session.value()));
   }
-  const PositionRange positions = geometry.SpanPositions(span.span);
-  return std::min(positions.end, session.position_end()) - positions.begin;
+  const PositionRange positions = spans.SpanPositions(span.span);
+  return PositionRange{positions.begin, std::min(positions.end, session.position_end())};
 }
 
 absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& request) {
@@ -94,13 +101,12 @@ absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& re
                                                    request.kv_heads.end, ") of ",
                                                    layout_.all_heads().end));
   }
-  const SpanGeometry& geometry = compute_.geometry();
   const int64_t width = layout_.row_width(request.kv_heads);
   const int64_t max_rows = kMaxAnswerBytes / static_cast<int64_t>(sizeof(Bf16)) / width;
   int64_t num_rows = 0;
   for (const SessionSpan& want : request.spans) {
-    MOEBIUS_ASSIGN_OR_RETURN(const int64_t num_positions, NumPositions(want));
-    num_rows += num_positions;
+    MOEBIUS_ASSIGN_OR_RETURN(const PositionRange positions, PositionsOf(want));
+    num_rows += positions.size();
     if (num_rows > max_rows) {
       return absl::InvalidArgumentError(
           absl::StrCat(request.spans.size(), " spans at once are too many"));
@@ -110,13 +116,16 @@ absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& re
   const MutableBf16Rows rows(reinterpret_cast<Bf16*>(builder.data()), num_rows, width);
   int64_t row = 0;
   for (const SessionSpan& want : request.spans) {
-    const int64_t end = row + *NumPositions(want);
-    int64_t block = want.span * geometry.blocks_per_span();
-    for (; row < end; ++block) {
-      const int64_t block_end = std::min(end, row + geometry.key_block());
-      const Bf16* from = cache_.Block(index_of_.at(want.session), block, layer);
-      layout_.ReadRows(from, 0, request.kv_heads, rows.Slice(row, block_end));
-      row = block_end;
+    const int32_t session_index = index_of_.at(want.session);
+    const PositionRange positions = *PositionsOf(want);
+    for (int64_t position = positions.begin; position < positions.end;) {
+      const KvCache::Home home = cache_.HomeOf(session_index, position);
+      const int64_t count =
+          std::min(compute_.geometry().key_block() - home.token, positions.end - position);
+      layout_.ReadRows(cache_.Block(session_index, home.block, layer), home.token, request.kv_heads,
+                       rows.Slice(row, row + count));
+      position += count;
+      row += count;
     }
   }
   return std::move(builder).Share();
@@ -130,9 +139,9 @@ absl::StatusOr<SharedBytes> HeldKv::ReadHeads(int64_t layer, const HeadRequest& 
 
 // One part of a question: what it asks for is in this step, and its states have places.
 absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window) {
-  const SpanGeometry& geometry = compute_.geometry();
   MOEBIUS_ASSIGN_OR_RETURN(const int32_t index, FindSession(rows.session));
   const SessionRows& session = plan_->sessions[static_cast<size_t>(index)];
+  const SessionSpans spans(compute_.geometry(), session.prompt_length);
   if (rows.position_begin < session.position_begin ||
       rows.num_rows > session.position_end() - rows.position_begin) {
     return absl::InvalidArgumentError(absl::StrCat(rows.num_rows, " rows from position ",
@@ -145,10 +154,10 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window
                                                    " of session ", rows.session.value(),
                                                    " are of both roles"));
   }
-  const SpanRange earlier{geometry.FirstSpan(rows.position_begin, window),
-                          geometry.SpanOf(rows.position_begin)};
-  if (rows.num_rows > 0 && geometry.FirstSpan(rows.position_begin + rows.num_rows - 1, window) !=
-                               geometry.FirstSpan(rows.position_begin, window)) {
+  const SpanRange earlier{spans.FirstSpan(rows.position_begin, window),
+                          spans.SpanOf(rows.position_begin)};
+  if (rows.num_rows > 0 && spans.FirstSpan(rows.position_begin + rows.num_rows - 1, window) !=
+                               spans.FirstSpan(rows.position_begin, window)) {
     return absl::InvalidArgumentError(absl::StrCat("rows from position ", rows.position_begin,
                                                    " of session ", rows.session.value(),
                                                    " do not all see from span ", earlier.begin));
@@ -158,21 +167,23 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window
       .role = is_prompt ? TokenRole::kPrompt : TokenRole::kGenerated,
       .row_begin = parts_.empty() ? 0 : parts_.back().row_begin + parts_.back().num_rows,
       .num_rows = rows.num_rows,
-      .position_begin = rows.position_begin};
+      .position_begin = rows.position_begin,
+      .prompt_length = session.prompt_length,
+      .first_rank = session.first_rank};
   // States lie in the answer without those of other ranks' spans: a run of own spans begins at its
   // ordinal.
   const size_t first_task = tasks_.size();
   AppendStateTasks(compute_, part, static_cast<int32_t>(parts_.size()),
-                   {.first_rank = session.first_rank, .shard = shard_, .spans = earlier}, tasks_);
-  const auto num_owned = [&](int64_t end) {
-    return NumOwnedSpans({earlier.begin, end}, session.first_rank, shard_);
+                   {.shard = shard_, .spans = earlier}, tasks_);
+  const auto num_states = [&](int64_t end) {
+    return NumStatesOf(spans, {earlier.begin, end}, session.first_rank, shard_);
   };
   for (size_t i = first_task; i < tasks_.size(); ++i) {
-    tasks_[i].slot_begin = num_owned(tasks_[i].span_begin);
+    tasks_[i].slot_begin = num_states(tasks_[i].span_begin);
   }
   parts_.push_back(part);
   slot_begin_.push_back(num_slots_);
-  num_spans_.push_back(num_owned(earlier.end));
+  num_spans_.push_back(num_states(earlier.end));
   num_slots_ += rows.num_rows * compute_.num_heads() * num_spans_.back();
   return absl::OkStatus();
 }
@@ -201,6 +212,7 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
     return absl::InvalidArgumentError(
         absl::StrCat(queries.num_rows, " queries came for ", num_rows, " rows"));
   }
+  const bool is_canonical = compute_.geometry().is_canonical();
   compute_.SetRows(parts_, rows_);
   slots_.Reset(num_slots_, v_head_dim);
   const SpanCompute::Layer inputs{.weights = &layers_[static_cast<size_t>(layer)],
@@ -218,16 +230,28 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
                             .slot_l = slots_.l.data() + begin,
                             .num_spans = num_spans_[i]};
     });
+    if (!is_canonical) NormalizeSlots();
   });
   parts_.clear();
-  BytesBuilder builder(static_cast<size_t>(num_slots_ * (v_head_dim + 2)) * sizeof(float));
+  const int64_t num_scalars = is_canonical ? 2 : 1;
+  BytesBuilder builder(static_cast<size_t>(num_slots_ * (v_head_dim + num_scalars)) *
+                       sizeof(float));
   auto* out = reinterpret_cast<float*>(builder.data());
   for (int64_t slot = 0; slot < num_slots_; ++slot) {
     out = std::copy_n(slots_.acc.rows().row(slot), v_head_dim, out);
     *out++ = slots_.m[static_cast<size_t>(slot)];
-    *out++ = slots_.l[static_cast<size_t>(slot)];
+    if (is_canonical) *out++ = slots_.l[static_cast<size_t>(slot)];
   }
   return std::move(builder).Share();
+}
+
+// (acc, m, l) to (o, lse): acc / l and m + ln l.
+void HeldKv::NormalizeSlots() {
+  for (int64_t slot = 0; slot < num_slots_; ++slot) {
+    const float l = slots_.l[static_cast<size_t>(slot)];
+    for (float& element : slots_.acc.rows().span(slot)) element = element / l;
+    slots_.m[static_cast<size_t>(slot)] += Log(l);
+  }
 }
 
 }  // namespace moebius

@@ -22,13 +22,13 @@ class HeadSum;
 
 /// Which spans of a session a rank computes states over: of `spans` the owned ones.
 struct OwnSpans {
-  int32_t first_rank = 0;
   Shard shard;
   SpanRange spans;
 };
 
-/// Tasks for the states of `rows`, which all see from spans.begin, over own spans, each run of them
-/// apart, stored at the span's index from spans.begin.
+/// Tasks for the states of `rows`, which all see from spans.begin, over own spans: each run of them
+/// apart, stored at the span's index from spans.begin; or all of them together (per-degree), stored
+/// at index 0.
 void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t rows_index,
                       const OwnSpans& spans, std::vector<SpanTask>& tasks);
 
@@ -55,8 +55,9 @@ class HeldKv final : public KvHolder {
  private:
   absl::StatusOr<int32_t> FindSession(SessionId session) const;
   absl::Status CheckLayer(int64_t layer) const;
-  absl::StatusOr<int64_t> NumPositions(const SessionSpan& span) const;
+  absl::StatusOr<PositionRange> PositionsOf(const SessionSpan& span) const;
   absl::Status AppendQueriedRows(const QueriedRows& rows, KeyWindow window);
+  void NormalizeSlots();
 
   SpanCompute& compute_;
   const KvLayout layout_;

@@ -83,6 +83,7 @@ absl::StatusOr<std::unique_ptr<AttentionProbe>> AttentionProbe::Make(const Atten
   AttentionFacts one_layer = facts;
   one_layer.num_layers = 1;
   one_layer.hidden_size = kHiddenSize;
+  one_layer.sum = AttentionSum::kCanonical;  // the same kernel
   one_layer.config.qkv_bias = false;
   one_layer.config.output_bias = false;
   one_layer.config.qk_norm = QkNorm::kNone;

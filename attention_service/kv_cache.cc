@@ -21,11 +21,35 @@ KvCache::KvCache(const KvLayout& layout, const SpanGeometry& geometry, int64_t n
       block_tokens_(layout.shape().key_block),
       num_blocks_(num_blocks) {}
 
-int64_t KvCache::NumOwnedBlocks(int64_t begin, int64_t end, int32_t first_rank) const {
+KvCache::Session KvCache::NewSession(const SessionRows& rows) const {
+  const int32_t num_ranks = shard_.num_ranks;
+  return {.spans = SessionSpans(geometry_, rows.prompt_length),
+          .first_rank = rows.first_rank,
+          .owner = (shard_.rank + num_ranks - rows.first_rank % num_ranks) % num_ranks};
+}
+
+int64_t KvCache::NumSlots(const Session& session, int64_t length) const {
+  return geometry_.is_canonical() ? length : session.spans.NumPositionsOf(session.owner, length);
+}
+
+bool KvCache::OwnsBlock(const Session& session, int64_t block) const {
+  return shard_.is_alone() || !geometry_.is_canonical() ||
+         SpanOwner(block / geometry_.blocks_per_span(), session.first_rank, shard_.num_ranks) ==
+             shard_.rank;
+}
+
+int64_t KvCache::NumOwnedBlocks(const Session& session, int64_t begin, int64_t end) const {
   if (shard_.is_alone()) return std::max<int64_t>(0, end - begin);
   int64_t count = 0;
-  for (int64_t block = begin; block < end; ++block) count += OwnsBlock(block, first_rank) ? 1 : 0;
+  for (int64_t block = begin; block < end; ++block) count += OwnsBlock(session, block) ? 1 : 0;
   return count;
+}
+
+// Whether a position of [length, end) is kept here.
+bool KvCache::OwnsAny(const Session& session, int64_t end) const {
+  if (!geometry_.is_canonical()) return NumSlots(session, end) > NumSlots(session, session.length);
+  const int64_t first = geometry_.NumBlocks(session.length + 1) - 1;
+  return NumOwnedBlocks(session, first, geometry_.NumBlocks(end)) > 0;
 }
 
 absl::Status KvCache::CheckSession(const SessionRows& rows, const Session& session) const {
@@ -34,18 +58,19 @@ absl::Status KvCache::CheckSession(const SessionRows& rows, const Session& sessi
                                                    " began at rank ", session.first_rank,
                                                    ", the step says ", rows.first_rank));
   }
-  // A rank without spans in between has nothing to miss.
-  const int64_t first_missing = geometry_.NumBlocks(session.length + 1) - 1;
-  if (rows.position_begin > session.length &&
-      NumOwnedBlocks(first_missing, geometry_.NumBlocks(rows.position_begin), rows.first_rank) >
-          0) {
+  if (session.spans != SessionSpans(geometry_, rows.prompt_length)) {
+    return absl::InvalidArgumentError(absl::StrCat("session ", rows.session.value(),
+                                                   " began with another prompt length than ",
+                                                   rows.prompt_length));
+  }
+  if (rows.position_begin > session.length && OwnsAny(session, rows.position_begin)) {
     return absl::FailedPreconditionError(
         absl::StrCat("session ", rows.session.value(), " has ", session.length,
                      " positions, the step starts at ", rows.position_begin));
   }
-  const int64_t end_blocks = geometry_.NumBlocks(rows.position_end());
+  const int64_t end_blocks = NumBlocks(session, rows.position_end());
   const int64_t new_blocks =
-      NumOwnedBlocks(static_cast<int64_t>(session.blocks.size()), end_blocks, rows.first_rank);
+      NumOwnedBlocks(session, static_cast<int64_t>(session.blocks.size()), end_blocks);
   if (session.owned_blocks + new_blocks > num_blocks_) {
     const int64_t here = shard_.is_alone() ? rows.position_end()
                                            : (session.owned_blocks + new_blocks) * block_tokens_;
@@ -57,15 +82,15 @@ absl::Status KvCache::CheckSession(const SessionRows& rows, const Session& sessi
 }
 
 absl::Status KvCache::CheckRoom(const StepPlan& plan) const {
-  static const Session kNewSession;
   int64_t needed_blocks = 0;
   for (const SessionRows& rows : plan.sessions) {
     if (rows.num_rows == 0) continue;
     const auto found = sessions_.find(rows.session);
-    const Session& session = found == sessions_.end() ? kNewSession : found->second;
+    const Session new_session = NewSession(rows);
+    const Session& session = found == sessions_.end() ? new_session : found->second;
     MOEBIUS_RETURN_IF_ERROR(CheckSession(rows, session));
-    needed_blocks += NumOwnedBlocks(static_cast<int64_t>(session.blocks.size()),
-                                    geometry_.NumBlocks(rows.position_end()), rows.first_rank);
+    needed_blocks += NumOwnedBlocks(session, static_cast<int64_t>(session.blocks.size()),
+                                    NumBlocks(session, rows.position_end()));
   }
   const int64_t free_blocks = num_blocks_ - used_blocks_.load(std::memory_order_relaxed);
   if (needed_blocks > free_blocks) {
@@ -86,12 +111,11 @@ absl::Status KvCache::BeginStep(const StepPlan& plan) {
       step_.push_back({.id = rows.session});
       continue;
     }
-    const auto [entry, is_new] = sessions_.try_emplace(rows.session);
+    const auto [entry, is_new] = sessions_.try_emplace(rows.session, NewSession(rows));
     Session& session = entry->second;
-    session.first_rank = rows.first_rank;
-    const int64_t end_blocks = geometry_.NumBlocks(rows.position_end());
+    const int64_t end_blocks = NumBlocks(session, rows.position_end());
     for (auto block = static_cast<int64_t>(session.blocks.size()); block < end_blocks; ++block) {
-      const bool is_owned = OwnsBlock(block, rows.first_rank);
+      const bool is_owned = OwnsBlock(session, block);
       session.blocks.push_back(is_owned ? TakeBlock() : Buffer());
       if (is_owned) ++session.owned_blocks;
     }
@@ -120,14 +144,14 @@ void KvCache::AbortStep() {
   for (const StepSession& entry : step_) {
     if (entry.session == nullptr) continue;
     Session& session = *entry.session;
-    const size_t keep = static_cast<size_t>((session.length + block_tokens_ - 1) / block_tokens_);
-    ReturnBlocks(session, keep);
+    const int64_t slots = NumSlots(session, session.length);
+    ReturnBlocks(session, static_cast<size_t>(geometry_.NumBlocks(slots)));
     // What the step wrote behind the committed positions of the last block must not be met again.
-    if (session.length % block_tokens_ != 0 && entry.position_end > session.length &&
-        OwnsBlock(session.length / block_tokens_, session.first_rank)) {
+    if (slots % block_tokens_ != 0 && entry.position_end > session.length &&
+        OwnsBlock(session, slots / block_tokens_)) {
       Bf16* block = static_cast<Bf16*>(session.blocks.back().data());
       for (int64_t layer = 0; layer < num_layers_; ++layer) {
-        layout_.ClearFrom(session.length % block_tokens_, block + layer * layout_.layer_elements());
+        layout_.ClearFrom(slots % block_tokens_, block + layer * layout_.layer_elements());
       }
     }
     if (entry.is_new) sessions_.erase(entry.id);

@@ -10,6 +10,7 @@
 
 #include "attention_service/attention_pipeline.h"
 #include "attention_service/kv_layout.h"
+#include "moebius/attention/session_spans.h"
 #include "moebius/attention/shard.h"
 #include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
@@ -19,7 +20,10 @@
 namespace moebius {
 
 /// The KV that one rank keeps of all sessions: of the spans that it owns, in blocks of `key_block`
-/// positions and all layers, under a budget. Memory is taken from the system block by block as it
+/// positions and all layers, under a budget. A block lies at absolute positions; under the
+/// per-degree sum, whose spans begin anywhere, a session's own positions follow one another instead
+/// and a block holds the next `key_block` of them.
+/// Memory is taken from the system block by block as it
 /// is first needed, never beyond the budget, and kept for reuse.
 ///
 /// Invariants:
@@ -44,8 +48,22 @@ class KvCache {
   int64_t SessionLength(SessionId session) const;
   KvUsage usage() const;
 
+  /// Where the key and value of a position are kept, which is in a span that this rank owns.
+  struct Home {
+    int64_t block = 0;
+    int64_t token = 0;  // in the block
+  };
+  /// Of the open step's session `session_index` (in the plan).
+  Home HomeOf(int64_t session_index, int64_t position) const {
+    const Session& session = *step_[static_cast<size_t>(session_index)].session;
+    const int64_t slot = session.spans.is_canonical()
+                             ? position
+                             : session.spans.NumPositionsOf(session.owner, position);
+    return {slot / block_tokens_, slot % block_tokens_};
+  }
+
   /// Layer `layer` of block `block_index` of the open step's session `session_index` (in the plan);
-  /// the block lies in a span that this rank owns.
+  /// the block is one of HomeOf.
   Bf16* Block(int64_t session_index, int64_t block_index, int64_t layer) const {
     return static_cast<Bf16*>(
                const_cast<void*>(step_[session_index].session->blocks[block_index].data())) +
@@ -58,8 +76,10 @@ class KvCache {
 
  private:
   struct Session {
-    int64_t length = 0;  // committed positions
+    SessionSpans spans;
     int32_t first_rank = 0;
+    int32_t owner = 0;   // this rank, as OwnerOfSpan counts for the session
+    int64_t length = 0;  // committed positions
     int64_t owned_blocks = 0;
     std::vector<Buffer> blocks;  // by block index; empty where another rank owns the span
   };
@@ -72,11 +92,15 @@ class KvCache {
 
   absl::Status CheckRoom(const StepPlan& plan) const;
   absl::Status CheckSession(const SessionRows& rows, const Session& session) const;
-  bool OwnsBlock(int64_t block, int32_t first_rank) const {
-    return shard_.is_alone() || SpanOwner(block / geometry_.blocks_per_span(), first_rank,
-                                          shard_.num_ranks) == shard_.rank;
+  Session NewSession(const SessionRows& rows) const;
+  // Positions [0, length) as they are kept, and the blocks for them.
+  int64_t NumSlots(const Session& session, int64_t length) const;
+  int64_t NumBlocks(const Session& session, int64_t length) const {
+    return geometry_.NumBlocks(NumSlots(session, length));
   }
-  int64_t NumOwnedBlocks(int64_t begin, int64_t end, int32_t first_rank) const;
+  bool OwnsBlock(const Session& session, int64_t block) const;
+  int64_t NumOwnedBlocks(const Session& session, int64_t begin, int64_t end) const;
+  bool OwnsAny(const Session& session, int64_t end) const;
   Buffer TakeBlock();
   void ReturnBlocks(Session& session, size_t keep);
 

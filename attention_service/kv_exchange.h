@@ -27,7 +27,7 @@ struct KvSpanNeed {
   int64_t span = 0;
 };
 
-/// Rows of this rank, and how many earlier spans `holder` has a state of each for.
+/// Rows of this rank, and how many states of each `holder` has over earlier spans (NumStatesOf).
 struct StateNeed {
   int32_t holder = 0;
   int32_t session_index = 0;
@@ -53,7 +53,9 @@ class KvHolder {
   /// owns.
   virtual absl::StatusOr<SharedBytes> ReadSpans(int64_t layer, const KvRequest& request) = 0;
   /// States [Σ over parts of rows · heads · owned spans before the part's own span,
-  /// v_head_dim + 2], in this order. `queries` [Σ rows, heads · head size]. Runs on the executor.
+  /// v_head_dim + 2], in this order: (acc, m, l). Under the per-degree sum one for all owned spans
+  /// before it that have keys, if there are any, of v_head_dim + 1: (o, lse), normalised. `queries`
+  /// [Σ rows, heads · head size]. Runs on the executor.
   virtual absl::StatusOr<SharedBytes> ComputeStates(int64_t layer,
                                                     absl::Span<const QueriedRows> parts,
                                                     Bf16Rows queries) = 0;
@@ -101,8 +103,8 @@ class KvExchange {
   /// `queries` [rows, heads · head size] are copied.
   virtual absl::Status AskStates(int64_t layer, uint32_t round, absl::Span<const StateNeed> needs,
                                  Bf16Rows queries) = 0;
-  /// Rows [rows · heads · spans, v_head_dim + 2] of each need, as KvHolder::ComputeStates orders
-  /// them.
+  /// Rows [rows · heads · spans, v_head_dim + 2 or + 1] of each need, as KvHolder::ComputeStates
+  /// orders them.
   virtual absl::StatusOr<std::vector<ReceivedStates>> AwaitStates(int64_t layer,
                                                                   uint32_t round) = 0;
 

@@ -107,7 +107,11 @@ void PeerAnswers::BeginStep(const StepPlan& plan) {
   published_.clear();
   shown_heads_.clear();
   committed_.clear();
-  for (const SessionRows& rows : plan.sessions) committed_[rows.session] = rows.position_begin;
+  for (const SessionRows& rows : plan.sessions) {
+    committed_.emplace(rows.session,
+                       Committed{.spans = SessionSpans(shape_.geometry, rows.prompt_length),
+                                 .length = rows.position_begin});
+  }
   is_open_ = true;
   changed_.SignalAll();
 }
@@ -218,22 +222,29 @@ bool PeerAnswers::IsCommitted(const Message& message) const {
     const auto request = ParseKvRequest(message);
     if (!request.ok()) return true;
     for (const SessionSpan& span : request->spans) {
-      if (!IsCommitted(span.session, (span.span + 1) * shape_.span)) return false;
+      const Committed* committed = FindCommitted(span.session);
+      if (committed != nullptr &&
+          committed->spans.SpanPositions(span.span).end > committed->length) {
+        return false;
+      }
     }
     return true;
   }
   const auto query = ParseQueryStates(message, shape_.num_heads, shape_.head_size);
   if (!query.ok()) return true;
   for (const QueriedRows& part : query->parts) {
-    const int64_t first_own = part.position_begin / shape_.span * shape_.span;
-    if (!IsCommitted(part.session, first_own)) return false;
+    const Committed* committed = FindCommitted(part.session);
+    if (committed == nullptr) continue;
+    const SessionSpans& spans = committed->spans;
+    const int64_t first_own = spans.SpanPositions(spans.SpanOf(part.position_begin)).begin;
+    if (first_own > committed->length) return false;
   }
   return true;
 }
 
-bool PeerAnswers::IsCommitted(SessionId session, int64_t position_end) const {
+const PeerAnswers::Committed* PeerAnswers::FindCommitted(SessionId session) const {
   const auto found = committed_.find(session);
-  return found == committed_.end() || position_end <= found->second;
+  return found == committed_.end() ? nullptr : &found->second;
 }
 
 absl::StatusOr<Message> PeerAnswers::Answer(KvHolder& holder, const Message& question) const {

@@ -16,6 +16,7 @@
 
 #include "attention_service/exchange_shape.h"
 #include "attention_service/kv_exchange.h"
+#include "moebius/attention/session_spans.h"
 #include "moebius/base/mutex.h"
 #include "moebius/transport/transport.h"
 
@@ -75,6 +76,10 @@ class PeerAnswers {
     Mutex mutex;
     PeerAnswers* owner MOEBIUS_GUARDED_BY(mutex) = nullptr;
   };
+  struct Committed {
+    SessionSpans spans;
+    int64_t length = 0;  // positions before the step
+  };
   // What to do with a question now.
   enum class Turn { kPark, kAnswer, kRefuse };
 
@@ -84,7 +89,8 @@ class PeerAnswers {
   Turn TurnOf(const Message& message, absl::Status* refusal) const MOEBIUS_REQUIRES(mutex_);
   bool IsThere(const Message& message) const MOEBIUS_REQUIRES(mutex_);
   bool IsCommitted(const Message& message) const MOEBIUS_REQUIRES(mutex_);
-  bool IsCommitted(SessionId session, int64_t position_end) const MOEBIUS_REQUIRES(mutex_);
+  // Null: of no session of the step.
+  const Committed* FindCommitted(SessionId session) const MOEBIUS_REQUIRES(mutex_);
   absl::StatusOr<Message> Answer(KvHolder& holder, const Message& question) const;
   void Send(PeerId to, Message answer);
 
@@ -102,7 +108,7 @@ class PeerAnswers {
   std::set<int64_t> published_ MOEBIUS_GUARDED_BY(mutex_);  // layers of the open step
   // What heads may be read of, (layer, phase).
   std::set<std::pair<int64_t, HeadPhase>> shown_heads_ MOEBIUS_GUARDED_BY(mutex_);
-  std::map<SessionId, int64_t> committed_ MOEBIUS_GUARDED_BY(mutex_);  // positions before the step
+  std::map<SessionId, Committed> committed_ MOEBIUS_GUARDED_BY(mutex_);
   bool is_serving_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool is_stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
   const std::shared_ptr<Door> door_;

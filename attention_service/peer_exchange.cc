@@ -195,9 +195,10 @@ absl::Status PeerExchange::Question(Message question, FrameKind answer_kind,
 
 // Of a span, after the step.
 int64_t PeerExchange::NumPositions(const KvSpanNeed& need) const {
-  const int64_t span = options_.shape.span;
-  const int64_t end = plan_.sessions[static_cast<size_t>(need.session_index)].position_end();
-  return std::min(span, end - need.span * span);
+  const SessionRows& session = plan_.sessions[static_cast<size_t>(need.session_index)];
+  const PositionRange positions =
+      SessionSpans(options_.shape.geometry, session.prompt_length).SpanPositions(need.span);
+  return std::min(positions.end, session.position_end()) - positions.begin;
 }
 
 absl::Status PeerExchange::AskSpans(int64_t layer, uint32_t round,

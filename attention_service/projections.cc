@@ -42,12 +42,12 @@ Projections::Projections(const AttentionFacts& facts, const KvLayout& layout,
   }
 }
 
-void Projections::BeginStep(absl::Span<const RoleRows> rows) {
+void Projections::BeginStep(absl::Span<const RoleRows> rows, const KvCache& cache) {
   homes_.clear();
   positions_.clear();
   for (const RoleRows& part : rows) {
     for (int64_t position = part.position_begin; position < part.position_end(); ++position) {
-      homes_.push_back({part.session_index, position});
+      homes_.push_back({part.session_index, cache.HomeOf(part.session_index, position)});
       positions_.push_back(position);
     }
   }
@@ -88,8 +88,7 @@ Bf16Rows Projections::RunGrouped(const PackedAttentionLayer& weights, int64_t la
     Rotate(q_heads, rows, begin);
     Rotate(k_heads, rows, begin);
     for (int64_t r = 0; r < rows.num_rows; ++r) {
-      layout_.StoreGrouped(k.row(r), k.row(r) + k_width,
-                           homes_[begin + r].position % facts_.key_block,
+      layout_.StoreGrouped(k.row(r), k.row(r) + k_width, homes_[begin + r].home.token,
                            HomeBlock(cache, begin + r, layer));
     }
   });
@@ -135,7 +134,7 @@ Bf16Rows Projections::RunLatent(const PackedAttentionLayer& weights, int64_t lay
 void Projections::StoreLatentRow(const PackedAttentionLayer& weights, int64_t layer, int64_t row,
                                  const KvCache& cache) {
   const MlaConfig& mla = *facts_.config.mla;
-  const int64_t token = homes_[row].position % facts_.key_block;
+  const int64_t token = homes_[row].home.token;
   const MutableBf16Rows home =
       layout_.latents(HomeBlock(cache, row, layer), token + 1).Slice(token, token + 1);
   RmsNorm(FloatRows(compressed_.rows().row(row) + q_width_, 1, mla.kv_lora_rank),
@@ -148,8 +147,8 @@ void Projections::Rotate(RopeHeads heads, MutableBf16Rows rows, int64_t row_begi
 }
 
 Bf16* Projections::HomeBlock(const KvCache& cache, int64_t row, int64_t layer) const {
-  const RowHome& home = homes_[row];
-  return cache.Block(home.session_index, home.position / facts_.key_block, layer);
+  const RowHome& row_home = homes_[row];
+  return cache.Block(row_home.session_index, row_home.home.block, layer);
 }
 
 template <typename Body>

@@ -27,8 +27,9 @@ class Projections {
   Projections(const AttentionFacts& facts, const KvLayout& layout, const Kernels& kernels,
               Executor& executor);
 
-  /// Fills the rotary table for the step's rows: those that this rank owns, in order.
-  void BeginStep(absl::Span<const RoleRows> rows);
+  /// Fills the rotary table for the step's rows: those that this rank owns, in order. The step is
+  /// open in the cache.
+  void BeginStep(absl::Span<const RoleRows> rows, const KvCache& cache);
 
   /// Returns the rotated queries [num_rows, heads * qk_head_dim], valid until the next call.
   Bf16Rows Run(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,
@@ -38,7 +39,7 @@ class Projections {
   // Where a row's key and value are kept.
   struct RowHome {
     int64_t session_index = 0;
-    int64_t position = 0;
+    KvCache::Home home;
   };
 
   Bf16Rows RunGrouped(const PackedAttentionLayer& weights, int64_t layer, Bf16Rows normed,

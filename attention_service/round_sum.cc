@@ -36,18 +36,24 @@ void RoundSum::BeginStep(const StepPlan& plan, const Work& work) {
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
     const SpanRange seen = SeenSpans(rows_.rows[i]);
     const int64_t round_spans = RoundSpans(rows_.rows[i].session_index);
-    if (seen.begin / round_spans == (seen.end - 1) / round_spans) continue;
+    const bool is_one_round = seen.begin / round_spans == (seen.end - 1) / round_spans;
+    if (is_canonical() && is_one_round) continue;
     carry_begin_[i] = num_carried;
     num_carried += rows_.rows[i].num_rows * compute_.num_heads();
   }
   carry_.Reset(num_carried, config.v_head_dim);
-  for (size_t begin = 0; begin < rows_.rows.size();) {
-    const int32_t session = rows_.rows[begin].session_index;
-    size_t end = begin;
-    while (end < rows_.rows.size() && rows_.rows[end].session_index == session) ++end;
-    PlanRounds(session, begin, end);
-    begin = end;
+  if (!is_canonical()) return PlanRing();
+  for (const SessionPart part : Sessions()) PlanRounds(part);
+}
+
+std::vector<RoundSum::SessionPart> RoundSum::Sessions() const {
+  std::vector<SessionPart> sessions;
+  for (size_t i = 0; i < rows_.rows.size(); ++i) {
+    const bool continues = i > 0 && rows_.rows[i].session_index == rows_.rows[i - 1].session_index;
+    if (!continues) sessions.push_back({i, i});
+    sessions.back().end = i + 1;
   }
+  return sessions;
 }
 
 // A multiple of 2N, so that every rank has as many spans of it.
@@ -60,18 +66,18 @@ int64_t RoundSum::RoundSpans(int32_t session_index) const {
   return period * std::max<int64_t>(1, pairs);
 }
 
-// The rounds of one session, whose rows are rows_.rows[begin, end). The first of them joins the
-// round before where that leaves both within one round's size.
-void RoundSum::PlanRounds(int32_t session_index, size_t begin, size_t end) {
+// The rounds of one session. The first of them joins the round before where that leaves both within
+// one round's size.
+void RoundSum::PlanRounds(SessionPart part) {
+  const int32_t session_index = rows_.rows[part.begin].session_index;
   const int64_t round_spans = RoundSpans(session_index);
   const int64_t span_bytes =
       compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
   const int64_t max_joined =
       std::min<int64_t>(2 * shard_.num_ranks - 2, kMaxExchangeBytes / span_bytes);
   const int32_t first_rank = SessionOf(session_index).first_rank;
-  const auto rows = absl::MakeConstSpan(rows_.rows).subspan(begin, end - begin);
-  const std::vector<int64_t> foreign =
-      ForeignSpansOf(rows, compute_.geometry(), window_, first_rank, shard_);
+  const auto rows = absl::MakeConstSpan(rows_.rows).subspan(part.begin, part.end - part.begin);
+  const std::vector<int64_t> foreign = ForeignSpansOf(rows, compute_.geometry(), window_, shard_);
   auto next = foreign.begin();
   const int64_t num_spans = SeenSpans(rows.back()).end;
   for (int64_t first = 0; first < num_spans; first += round_spans) {
@@ -80,7 +86,7 @@ void RoundSum::PlanRounds(int32_t session_index, size_t begin, size_t end) {
     for (; next != foreign.end() && *next < spans.end; ++next) {
       round.needs.push_back({SpanOwner(*next, first_rank, shard_.num_ranks), session_index, *next});
     }
-    for (size_t i = begin; i < end; ++i) AppendTasks(i, spans, round);
+    for (size_t i = part.begin; i < part.end; ++i) AppendTasks(i, spans, -1, round);
     if (round.tasks.empty()) continue;  // no row's window reaches it
     const bool joins =
         !rounds_.empty() && rounds_.back().last_session != session_index &&
@@ -93,7 +99,61 @@ void RoundSum::PlanRounds(int32_t session_index, size_t begin, size_t end) {
   }
 }
 
-void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, Round& round) {
+void RoundSum::PlanRing() {
+  if (rows_.rows.empty()) return;
+  const std::vector<SessionPart> sessions = Sessions();
+  rounds_.emplace_back();
+  for (size_t i = 0; i < rows_.rows.size(); ++i) {
+    AppendTasks(i, SeenSpans(rows_.rows[i]), shard_.rank, rounds_.back());
+  }
+  for (int32_t step = 1; step < shard_.num_ranks; ++step) {
+    const int32_t holder = (shard_.rank + shard_.num_ranks - step) % shard_.num_ranks;
+    rounds_.emplace_back();
+    for (const SessionPart part : sessions) AppendRing(part, holder);
+    if (rounds_.back().needs.empty()) rounds_.pop_back();
+  }
+}
+
+// One session's shard of `holder`, in rounds that keep to the bounds of a message.
+void RoundSum::AppendRing(SessionPart part, int32_t holder) {
+  const int64_t span_bytes =
+      compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
+  const auto max_spans = static_cast<size_t>(
+      std::clamp<int64_t>(kMaxExchangeBytes / span_bytes, 1, kMaxExchangeParts));
+  const int32_t session_index = rows_.rows[part.begin].session_index;
+  const std::vector<int64_t> spans = SpansOfHolder(part, holder);
+  for (size_t begin = 0; begin < spans.size();) {
+    if (rounds_.back().needs.size() == max_spans) rounds_.emplace_back();
+    Round& round = rounds_.back();
+    const size_t end = std::min(spans.size(), begin + max_spans - round.needs.size());
+    for (size_t i = begin; i < end; ++i) round.needs.push_back({holder, session_index, spans[i]});
+    for (size_t i = part.begin; i < part.end; ++i) {
+      AppendTasks(i, {spans[begin], spans[end - 1] + 1}, holder, round);
+    }
+    begin = end;
+  }
+}
+
+std::vector<int64_t> RoundSum::SpansOfHolder(SessionPart part, int32_t holder) const {
+  const auto rows = absl::MakeConstSpan(rows_.rows).subspan(part.begin, part.end - part.begin);
+  const SessionRows& session = SessionOf(rows[0].session_index);
+  std::vector<int64_t> spans;
+  if (window_.is_bounded()) {
+    spans = ForeignSpansOf(rows, compute_.geometry(), window_, shard_);
+  } else {
+    RoleRows all = rows[0];  // every prompt row of the session
+    all.position_begin = 0;
+    all.num_rows = std::min(session.position_end(), session.prompt_length);
+    spans = ForeignSpansOf({all}, compute_.geometry(), window_, shard_);
+  }
+  const auto is_of_other = [&](int64_t span) {
+    return SpanOwner(span, session.first_rank, shard_.num_ranks) != holder;
+  };
+  spans.erase(std::remove_if(spans.begin(), spans.end(), is_of_other), spans.end());
+  return spans;
+}
+
+void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, Round& round) {
   const RoleRows& rows = rows_.rows[rows_index];
   const AttentionForm form = compute_.FormOf(rows);
   const int64_t tile_rows = compute_.TileRows(rows, form);
@@ -104,7 +164,12 @@ void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, Round& round) {
     tile.position_begin += row;
     tile.num_rows = std::min(tile_rows, rows.num_rows - row);
     const SpanRange seen = SeenSpans(tile);
-    if (seen.end <= spans.begin || spans.end <= seen.begin) continue;
+    const SpanRange both{std::max(spans.begin, seen.begin), std::min(spans.end, seen.end)};
+    if (both.size() <= 0) continue;
+    if (owner >= 0 && NumStatesOf(SpansOf(tile, compute_.geometry()), both, tile.first_rank,
+                                  {owner, shard_.num_ranks}) == 0) {
+      continue;
+    }
     for (int32_t group = heads_.begin / group_heads; group * group_heads < heads_.end; ++group) {
       round.tasks.push_back({.rows_index = static_cast<int32_t>(rows_index),
                              .key_group = group,
@@ -112,8 +177,9 @@ void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, Round& round) {
                                        std::min(heads_.end, (group + 1) * group_heads)},
                              .row_begin = row,
                              .num_rows = tile.num_rows,
-                             .span_begin = std::max(spans.begin, seen.begin),
-                             .span_end = std::min(spans.end, seen.end)});
+                             .span_begin = both.begin,
+                             .span_end = both.end,
+                             .owner = owner});
     }
   }
 }
@@ -133,10 +199,35 @@ absl::Status RoundSum::Start(int64_t layer) {
 
 absl::Status RoundSum::Run(SpanCompute::Layer layer, MutableBf16Rows out) {
   layer.kv.foreign = &foreign_;
+  if (!is_canonical()) compute_.executor().Run([&] { ClearCarried(); });
   for (size_t index = 0; index < rounds_.size(); ++index) {
     MOEBIUS_RETURN_IF_ERROR(RunRound(index, layer, out));
   }
+  if (!is_canonical()) compute_.executor().Run([&] { FinishCarried(out); });
   return absl::OkStatus();
+}
+
+void RoundSum::ClearCarried() {
+  ClearStates({carry_.acc.rows(), absl::MakeSpan(carry_.m), absl::MakeSpan(carry_.l)});
+}
+
+// Every row has met a key: its own.
+void RoundSum::FinishCarried(MutableBf16Rows out) {
+  const int64_t width = compute_.facts().config.v_head_dim;
+  for (size_t i = 0; i < rows_.rows.size(); ++i) {
+    const RoleRows& part = rows_.rows[i];
+    compute_.executor().ParallelFor(part.num_rows, [&](int64_t row, int) {
+      for (int32_t head = heads_.begin; head < heads_.end; ++head) {
+        const int64_t slot = carry_begin_[i] + row * compute_.num_heads() + head;
+        const Partial state{.acc = carry_.acc.rows().span(slot),
+                            .m = carry_.m[static_cast<size_t>(slot)],
+                            .l = carry_.l[static_cast<size_t>(slot)],
+                            .num_keys = 1};
+        Bf16* to = out.row(part.row_begin + row) + head * width;
+        NormalizePartial(state, absl::MakeSpan(to, static_cast<size_t>(width)));
+      }
+    });
+  }
 }
 
 absl::Status RoundSum::RunRound(size_t index, const SpanCompute::Layer& layer,

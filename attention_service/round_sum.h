@@ -26,6 +26,11 @@ namespace moebius {
 /// of two rounds, 4N - 4 where no session is gathered whole. The same bits as with every span at
 /// hand.
 ///
+/// Under the per-degree sum the rounds are the steps of a ring: the rank's own shards of all
+/// sessions, then those of the ranks before it, from the nearest on. A shard comes whole, as it
+/// would go round, save that windows leave out what no row reaches; a large one in several rounds.
+/// One state of each row takes the shards as they come and is normalised once.
+///
 /// Not thread-safe. Start and Run are called off the executor and use it.
 class RoundSum {
  public:
@@ -59,11 +64,24 @@ class RoundSum {
   };
 
   int64_t RoundSpans(int32_t session_index) const;
-  void PlanRounds(int32_t session_index, size_t begin, size_t end);
-  void AppendTasks(size_t rows_index, SpanRange spans, Round& round);
+  // Rows of one session: rows_.rows[begin, end).
+  struct SessionPart {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  std::vector<SessionPart> Sessions() const;
+  void PlanRounds(SessionPart part);
+  void PlanRing();
+  void AppendRing(SessionPart part, int32_t holder);
+  std::vector<int64_t> SpansOfHolder(SessionPart part, int32_t holder) const;
+  // `owner` as in SpanTask.
+  void AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, Round& round);
   absl::Status Ask(size_t index, int64_t layer);
   absl::Status RunRound(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
   SpanTaskOutput OutputOf(const SpanTask& task, MutableBf16Rows out);
+  void ClearCarried();
+  void FinishCarried(MutableBf16Rows out);
+  bool is_canonical() const { return compute_.geometry().is_canonical(); }
   const SessionRows& SessionOf(int32_t session_index) const {
     return plan_->sessions[static_cast<size_t>(session_index)];
   }

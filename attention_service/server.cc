@@ -100,7 +100,7 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
     process.flags = options_.flags;
     process.config = options_.config;
     process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
-    process.limits = ExchangeShape::Of(AttentionFactsOf(*checkpoint_), kMaxRowBudget)
+    process.limits = ExchangeShape::Of(AttentionFactsOf(*checkpoint_), 1, kMaxRowBudget)
                          .Widen(BuildClusterLimits(checkpoint_->config()));
     process.dtype = AttentionWeightTypes(checkpoint_->match().parameters);
     process.write_metrics = [this](MetricWriter& writer) {

@@ -15,15 +15,15 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-SpanCompute::SpanCompute(const AttentionFacts& facts, const KvLayout& layout,
-                         const Kernels& kernels, Executor& executor)
+SpanCompute::SpanCompute(const AttentionFacts& facts, const SpanGeometry& geometry,
+                         const KvLayout& layout, const Kernels& kernels, Executor& executor)
     : facts_(facts),
-      geometry_(facts.span, facts.key_block),
+      geometry_(geometry),
       kernels_(kernels),
       executor_(executor),
       is_latent_(layout.is_latent()) {
   for (int thread = 0; thread < executor.num_threads(); ++thread) {
-    runners_.emplace_back(facts, layout, kernels);
+    runners_.emplace_back(facts, geometry, layout, kernels);
   }
 }
 

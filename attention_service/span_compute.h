@@ -47,8 +47,8 @@ struct StateSlots {
 /// overlap.
 class SpanCompute {
  public:
-  SpanCompute(const AttentionFacts& facts, const KvLayout& layout, const Kernels& kernels,
-              Executor& executor);
+  SpanCompute(const AttentionFacts& facts, const SpanGeometry& geometry, const KvLayout& layout,
+              const Kernels& kernels, Executor& executor);
 
   const AttentionFacts& facts() const { return facts_; }
   const SpanGeometry& geometry() const { return geometry_; }

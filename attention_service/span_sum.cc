@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_service/span_sum.h"
 
+#include <limits>
+
 namespace moebius {
 namespace {
 
@@ -25,9 +27,11 @@ void SpanSum::BeginStep(absl::Span<const RoleRows> rows) {
     splittable_spans +=
         SeenSpansOf(part, geometry, window_).size() * compute_.NumKeyGroups(compute_.FormOf(part));
   }
-  // One thread gains nothing from a split; several get two tasks each where there are spans.
-  const int64_t max_task_spans = num_threads == 1 ? geometry.NumSpans(int64_t{1} << 40)
-                                                  : CeilDiv(splittable_spans, 2 * num_threads);
+  // One thread gains nothing from a split; several get two tasks each where there are spans. One
+  // state that is carried through all spans cannot be split.
+  const bool is_whole = num_threads == 1 || !geometry.is_canonical();
+  const int64_t max_task_spans =
+      is_whole ? std::numeric_limits<int64_t>::max() : CeilDiv(splittable_spans, 2 * num_threads);
   int64_t num_slots = 0;
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
     const RoleRows& part = rows_.rows[i];

@@ -2,8 +2,10 @@
 #include "attention_service/span_task_runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "moebius/attention/merge.h"
+#include "moebius/attention/shard.h"
 #include "moebius/base/check.h"
 #include "moebius/kernels/block_gemm.h"
 
@@ -16,16 +18,17 @@ Partial PartialOf(MutableFloatRows acc, float* m, float* l, int64_t row, int64_t
 
 }  // namespace
 
-SpanTaskRunner::SpanTaskRunner(const AttentionFacts& facts, const KvLayout& layout,
-                               const Kernels& kernels)
-    : facts_(facts), layout_(layout), kernels_(kernels), geometry_(facts.span, facts.key_block) {}
+SpanTaskRunner::SpanTaskRunner(const AttentionFacts& facts, const SpanGeometry& geometry,
+                               const KvLayout& layout, const Kernels& kernels)
+    : facts_(facts), layout_(layout), kernels_(kernels), geometry_(geometry) {}
 
 void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
                          const SpanTaskOutput& output) {
   Start(task, input);
   PrepareQueries(task, input);
+  if (!spans_->is_canonical()) return RunCarried(task, input, output);
   const bool has_earlier =
-      output.carry.is_kept() && geometry_.FirstSpan(position_begin_, window_) < task.span_begin;
+      output.carry.is_kept() && spans_->FirstSpan(position_begin_, window_) < task.span_begin;
   if (has_earlier) LoadFold(task, output.carry);
   for (int64_t span = task.span_begin; span < task.span_end; ++span) {
     ComputeSpan(task, input, span);
@@ -33,11 +36,11 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
     if (task.finishes) {
       FoldSpan(span);
     } else {
-      StoreSpan(task, output, span);
+      StoreStates(task, output, task.slot_begin + span - task.span_begin);
     }
   }
   if (!task.finishes) return;
-  const bool has_later = task.span_end < geometry_.NumSpans(PositionOf(num_rows_ - 1) + 1);
+  const bool has_later = task.span_end < spans_->NumSpans(PositionOf(num_rows_ - 1) + 1);
   if (has_later) {
     StoreFold(task, output.carry);
   } else {
@@ -45,9 +48,42 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
   }
 }
 
+// Rows that wait for more keep their state in `carry`.
+void SpanTaskRunner::RunCarried(const SpanTask& task, const SpanTaskInput& input,
+                                const SpanTaskOutput& output) {
+  if (output.carry.is_kept()) {
+    LoadFold(task, output.carry);
+    SwapWithFold(acc_);
+  } else {
+    ClearStates({acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)});
+  }
+  for (int64_t span = task.span_begin; span < task.span_end; ++span) {
+    const int32_t owner = SpanOwner(span, input.rows.first_rank, geometry_.num_ranks());
+    if (task.owner < 0 || task.owner == owner) ComputeSpan(task, input, span);
+  }
+  first_row_ = 0;
+  row_end_ = num_rows_;
+  if (form_ == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
+  if (!task.finishes) return StoreStates(task, output, task.slot_begin);
+  SwapWithFold(form_ == AttentionForm::kAbsorbed ? value_acc_ : acc_);
+  if (output.carry.is_kept()) return StoreFold(task, output.carry);
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    const int64_t position = PositionOf(r);
+    fold_keys_[static_cast<size_t>(r)] = position + 1 - window_.FirstKey(position);
+  }
+  Finish(task, input, output);
+}
+
+void SpanTaskRunner::SwapWithFold(RowBatch<float>& acc) {
+  std::swap(acc, fold_acc_);
+  m_.swap(fold_m_);
+  l_.swap(fold_l_);
+}
+
 void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
   const AttentionConfig& config = facts_.config;
   form_ = input.form;
+  spans_ = SpansOf(input.rows, geometry_);
   window_ = input.window;
   shape_ = layout_.shape();
   switch (input.form) {
@@ -107,7 +143,7 @@ void SpanTaskRunner::PrepareQueries(const SpanTask& task, const SpanTaskInput& i
 }
 
 void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span) {
-  const PositionRange positions = geometry_.SpanPositions(span);
+  const PositionRange positions = spans_->SpanPositions(span);
   const int64_t last_position = PositionOf(num_rows_ - 1);
   // Rows before the span, and those whose window has left it, see nothing of it; whole tiles of
   // them are left out.
@@ -120,21 +156,24 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
   }
   const int64_t row_begin = first_row_ / kMaxTileRows * kMaxTileRows;
   const SpanStates states{acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)};
-  ClearStates(states.Slice(row_begin, num_rows_));
+  if (spans_->is_canonical()) ClearStates(states.Slice(row_begin, num_rows_));
 
-  const int64_t first_key = std::max(positions.begin, window_.FirstKey(first_position));
-  const int64_t block_end =
-      std::min(positions.end / facts_.key_block, geometry_.BlockOf(last_position) + 1);
-  for (int64_t block = geometry_.BlockOf(first_key); block < block_end; ++block) {
+  const int64_t key_end = std::min(positions.end, last_position + 1);
+  int64_t key = std::max(positions.begin, window_.FirstKey(first_position));
+  while (key < key_end) {
+    const KvView::Block block =
+        input.kv.BlockOf(input.rows.session_index, span, positions, key, layout_);
     const BlockView view = View(task, input, block);
-    const PositionRange keys{block * facts_.key_block, (block + 1) * facts_.key_block};
+    const PositionRange keys{std::max(block.begin, positions.begin),
+                             std::min(block.begin + facts_.key_block, positions.end)};
+    key = keys.end;
     for (int64_t begin = row_begin; begin < row_end_; begin += kMaxTileRows) {
       const int64_t end = std::min(num_rows_, begin + kMaxTileRows);
       const int64_t first_seen = window_.FirstKey(PositionOf(begin));
       if (PositionOf(end - 1) < keys.begin || first_seen >= keys.end) continue;
       VisibleKeys visible[kMaxTileRows];
-      const auto in_block = [&](int64_t key) {
-        return static_cast<int32_t>(std::clamp(key, keys.begin, keys.end) - keys.begin);
+      const auto in_block = [&](int64_t at) {
+        return static_cast<int32_t>(std::clamp(at, keys.begin, keys.end) - block.begin);
       };
       for (int64_t r = begin; r < end; ++r) {
         const int64_t position = PositionOf(r);
@@ -148,14 +187,12 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
 }
 
 SpanTaskRunner::BlockView SpanTaskRunner::View(const SpanTask& task, const SpanTaskInput& input,
-                                               int64_t block) {
-  const Bf16* layer = input.kv.Block(input.rows.session_index, block);
+                                               const KvView::Block& block) {
   if (input.form == AttentionForm::kGrouped) {
-    return {layout_.keys(layer, task.key_group), layout_.values(layer, task.key_group)};
+    return {layout_.keys(block.data, task.key_group), layout_.values(block.data, task.key_group)};
   }
-  const int64_t num_keys =
-      std::min(facts_.key_block, PositionOf(num_rows_ - 1) + 1 - block * facts_.key_block);
-  const Bf16Rows latents = layout_.latents(layer, num_keys);
+  const int64_t num_keys = std::min(facts_.key_block, PositionOf(num_rows_ - 1) + 1 - block.begin);
+  const Bf16Rows latents = layout_.latents(block.data, num_keys);
   if (input.form == AttentionForm::kExpanded) {
     return ExpandBlock(input.weights->heads[static_cast<size_t>(task.key_group)], latents);
   }
@@ -210,7 +247,7 @@ MutableFloatRows SpanTaskRunner::SpanAcc() {
 void SpanTaskRunner::FoldSpan(int64_t span) {
   const MutableFloatRows acc = SpanAcc();
   for (int64_t r = first_row_; r < row_end_; ++r) {
-    const int64_t num_keys = geometry_.NumVisibleKeys(span, PositionOf(r), window_);
+    const int64_t num_keys = spans_->NumVisibleKeys(span, PositionOf(r), window_);
     const Partial from = PartialOf(acc, m_.data(), l_.data(), r, num_keys);
     Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
                              fold_keys_[static_cast<size_t>(r)]);
@@ -221,13 +258,14 @@ void SpanTaskRunner::FoldSpan(int64_t span) {
   }
 }
 
-void SpanTaskRunner::StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span) {
+// Of the rows that see the current span, each as its state `index`.
+void SpanTaskRunner::StoreStates(const SpanTask& task, const SpanTaskOutput& output,
+                                 int64_t index) {
   const MutableFloatRows acc = SpanAcc();
   for (int64_t r = first_row_; r < row_end_; ++r) {
     const int64_t row = task.row_begin + r / num_heads_;
     const int64_t head = head_begin_ + r % num_heads_;
-    const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans +
-                         task.slot_begin + span - task.span_begin;
+    const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans + index;
     std::copy_n(acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
     output.slot_m[slot] = m_[static_cast<size_t>(r)];
     output.slot_l[slot] = l_[static_cast<size_t>(r)];
@@ -235,7 +273,7 @@ void SpanTaskRunner::StoreSpan(const SpanTask& task, const SpanTaskOutput& outpu
 }
 
 void SpanTaskRunner::LoadFold(const SpanTask& task, const FoldCarry& carry) {
-  const int64_t seen_end = geometry_.SpanPositions(task.span_begin).begin;
+  const int64_t seen_end = spans_->SpanPositions(task.span_begin).begin;
   for (int64_t r = 0; r < num_rows_; ++r) {
     const int64_t from = CarryRow(task, r);
     std::copy_n(carry.acc.row(from), carry.acc.width, fold_acc_.rows().row(r));

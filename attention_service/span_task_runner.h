@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "attention_service/attention_weights.h"
@@ -28,11 +29,23 @@ struct KvView {
   int64_t layer = 0;
   const ForeignKv* foreign = nullptr;  // null: every span is in the cache
 
-  const Bf16* Block(int64_t session_index, int64_t block) const {
+  /// A block and the position of its first key.
+  struct Block {
+    const Bf16* data = nullptr;
+    int64_t begin = 0;
+  };
+  /// That of `position`, which lies in the span at `positions`.
+  Block BlockOf(int64_t session_index, int64_t span, PositionRange positions, int64_t position,
+                const KvLayout& layout) const {
     if (foreign != nullptr) {
-      if (const Bf16* found = foreign->Block(session_index, block)) return found;
+      if (const Bf16* found = foreign->Find(session_index, span)) {
+        const int64_t key_block = layout.shape().key_block;
+        const int64_t block = (position - positions.begin) / key_block;
+        return {found + block * layout.layer_elements(), positions.begin + block * key_block};
+      }
     }
-    return cache->Block(session_index, block, layer);
+    const KvCache::Home home = cache->HomeOf(session_index, position);
+    return {cache->Block(session_index, home.block, layer), position - home.token};
   }
 };
 
@@ -49,7 +62,8 @@ struct SpanTaskInput {
 };
 
 /// The fold of the spans so far, of rows whose spans come in several rounds: per (row in RoleRows,
-/// head). Null acc.data: all spans of a row come at once.
+/// head). Under the per-degree sum the one state that goes through all of them. Null acc.data: all
+/// spans of a row come at once.
 struct FoldCarry {
   MutableFloatRows acc;  // [rows * heads, v_head_dim]
   float* m = nullptr;
@@ -60,7 +74,8 @@ struct FoldCarry {
 
 /// Where a task's results go: finished rows into `out`, the fold of rows that see later spans into
 /// `carry`, states of tasks that do not finish into slots
-/// ((row in RoleRows * heads + head) * num_spans + the task's slot_begin + span - span_begin).
+/// ((row in RoleRows * heads + head) * num_spans + the task's slot_begin + span - span_begin);
+/// under the per-degree sum a task stores one state, the first of these.
 struct SpanTaskOutput {
   MutableBf16Rows out;  // [step rows, heads * v_head_dim]
   MutableFloatRows slot_acc;
@@ -74,11 +89,15 @@ struct SpanTaskOutput {
 /// again for the next group.
 inline constexpr int64_t kAbsorbedGroupHeads = 32;
 
-/// Runs span tasks on one thread, with that thread's scratch. The scratch grows with the rows of a
-/// task and never with the number of its spans.
+/// Runs span tasks on one thread, with that thread's scratch. Under the canonical sum each span has
+/// a state of its own, and these are folded; under the per-degree sum one state takes the key
+/// blocks of all spans that meet the rows, in the order in which they come, and is normalised once.
+///
+/// The scratch grows with the rows of a task and never with the number of its spans.
 class SpanTaskRunner {
  public:
-  SpanTaskRunner(const AttentionFacts& facts, const KvLayout& layout, const Kernels& kernels);
+  SpanTaskRunner(const AttentionFacts& facts, const SpanGeometry& geometry, const KvLayout& layout,
+                 const Kernels& kernels);
 
   void Run(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
 
@@ -91,14 +110,16 @@ class SpanTaskRunner {
 
   void Start(const SpanTask& task, const SpanTaskInput& input);
   void PrepareQueries(const SpanTask& task, const SpanTaskInput& input);
+  void RunCarried(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
   void ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span);
-  BlockView View(const SpanTask& task, const SpanTaskInput& input, int64_t block);
+  BlockView View(const SpanTask& task, const SpanTaskInput& input, const KvView::Block& block);
   BlockView ExpandBlock(const LatentHead& head, Bf16Rows latents);
   void LeaveLatentSpace(const SpanTaskInput& input);
   MutableFloatRows SpanAcc();  // of the current span, [num_rows_, v_head_dim]
   void FoldSpan(int64_t span);
-  void StoreSpan(const SpanTask& task, const SpanTaskOutput& output, int64_t span);
+  void StoreStates(const SpanTask& task, const SpanTaskOutput& output, int64_t slot);
   void LoadFold(const SpanTask& task, const FoldCarry& carry);
+  void SwapWithFold(RowBatch<float>& acc);
   void StoreFold(const SpanTask& task, const FoldCarry& carry);
   void Finish(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
 
@@ -122,6 +143,7 @@ class SpanTaskRunner {
   int64_t num_heads_ = 1;
   int64_t num_rows_ = 0;  // task rows * heads
   int64_t position_begin_ = 0;
+  std::optional<SessionSpans> spans_;
   KeyWindow window_;
   int64_t first_row_ = 0;  // rows [first_row_, row_end_) see the current span
   int64_t row_end_ = 0;

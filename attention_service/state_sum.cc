@@ -20,8 +20,9 @@ void StateSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows
 // How many of the first rows see from the same span on.
 int64_t StateSum::NumRowsFromOneSpan(const RoleRows& rows) const {
   if (!window_.is_bounded()) return rows.num_rows;
-  const int64_t first_span = SeenSpans(rows).begin;
-  const int64_t end = compute_.geometry().SpanPositions(first_span).end + window_.size - 1;
+  const SessionSpans spans = SpansOf(rows, compute_.geometry());
+  const int64_t first_span = spans.FirstSpan(rows.position_begin, window_);
+  const int64_t end = spans.SpanPositions(first_span).end + window_.size - 1;
   return std::min(rows.num_rows, end - rows.position_begin);
 }
 
@@ -32,7 +33,7 @@ void StateSum::PlanBatches(RoleRows rows) {
   const int64_t state_bytes = (config.v_head_dim + 2) * static_cast<int64_t>(sizeof(float));
   const int64_t query_bytes = heads * config.qk_head_dim * static_cast<int64_t>(sizeof(Bf16));
   const int64_t max_rows = kMaxExchangeBytes / query_bytes;
-  const int64_t row_slots = heads * SeenSpans(rows).size();
+  const int64_t row_slots = heads * NumSlots(rows);
   const int64_t max_slots = kMaxExchangeBytes / state_bytes;
   while (rows.num_rows > 0) {
     if (batches_.empty()) batches_.emplace_back();
@@ -51,21 +52,22 @@ void StateSum::PlanBatches(RoleRows rows) {
     Batch& batch = batches_.back();
     batch.slot_begin.push_back(batch.num_slots);
     batch.parts.push_back(part);
-    batch.num_slots += part.num_rows * heads * SeenSpans(part).size();
+    batch.num_slots += part.num_rows * heads * NumSlots(part);
     batch.num_rows += part.num_rows;
   }
 }
 
 void StateSum::FinishBatch(Batch& batch) {
-  const SpanGeometry& geometry = compute_.geometry();
   compute_.SetRows(batch.parts, batch.rows);
   for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
     const RoleRows& part = batch.rows.rows[i];
-    const int32_t first_rank = FirstRank(part.session_index);
+    const SessionSpans spans = SpansOf(part, compute_.geometry());
     const SpanRange seen = SeenSpans(part);
-    const SpanRange earlier{seen.begin, geometry.SpanOf(part.position_begin)};
+    const SpanRange earlier{seen.begin, spans.SpanOf(part.position_begin)};
+    std::vector<int64_t> owners{OwnerOf(shard_.rank, part)};
     for (int32_t holder = 0; holder < shard_.num_ranks; ++holder) {
-      const int64_t num_spans = NumOwnedSpans(earlier, first_rank, {holder, shard_.num_ranks});
+      const int64_t num_spans =
+          NumStatesOf(spans, earlier, part.first_rank, {holder, shard_.num_ranks});
       if (holder == shard_.rank || num_spans == 0) continue;
       batch.needs.push_back({.holder = holder,
                              .session_index = part.session_index,
@@ -73,9 +75,17 @@ void StateSum::FinishBatch(Batch& batch) {
                              .row_begin = part.row_begin,
                              .num_rows = part.num_rows,
                              .num_spans = num_spans});
+      owners.push_back(OwnerOf(holder, part));
     }
-    AppendStateTasks(compute_, part, static_cast<int32_t>(i),
-                     {.first_rank = first_rank, .shard = shard_, .spans = seen}, batch.tasks);
+    const size_t first_task = batch.tasks.size();
+    AppendStateTasks(compute_, part, static_cast<int32_t>(i), {.shard = shard_, .spans = seen},
+                     batch.tasks);
+    if (is_canonical()) continue;
+    for (size_t task = first_task; task < batch.tasks.size(); ++task) {
+      batch.tasks[task].slot_begin = owners[0];
+    }
+    std::sort(owners.begin(), owners.end());
+    batch.owners.push_back(std::move(owners));
   }
 }
 
@@ -101,7 +111,7 @@ absl::Status StateSum::RunBatch(size_t index, const SpanCompute::Layer& layer,
     compute_.Run(batch.tasks, batch.rows, layer, [&](const SpanTask& task) {
       const size_t i = static_cast<size_t>(task.rows_index);
       const RoleRows& part = batch.rows.rows[i];
-      const int64_t num_spans = SeenSpans(part).size();
+      const int64_t num_spans = NumSlots(part);
       const int64_t begin = batch.slot_begin[i];
       const int64_t count = part.num_rows * compute_.num_heads() * num_spans;
       return SpanTaskOutput{.slot_acc = slots_.acc.rows().Slice(begin, begin + count),
@@ -131,14 +141,24 @@ void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& stat
   for (size_t i = 0; i < batch.needs.size(); ++i) {
     const StateNeed& need = batch.needs[i];
     while (batch.rows.rows[part_index].row_begin != need.row_begin) ++part_index;
-    const SpanRange seen = SeenSpans(batch.rows.rows[part_index]);
+    const RoleRows& part = batch.rows.rows[part_index];
+    const SpanRange seen = SeenSpans(part);
     int64_t from = 0;
     for (int64_t row = 0; row < need.num_rows * heads; ++row) {
+      if (!is_canonical()) {
+        const int64_t slot =
+            batch.slot_begin[part_index] + row * NumSlots(part) + OwnerOf(need.holder, part);
+        const float* values = states[i].rows.row(from++);
+        std::copy_n(values, width, slots_.acc.rows().row(slot));
+        slots_.m[static_cast<size_t>(slot)] = values[width];
+        slots_.l[static_cast<size_t>(slot)] = 1;
+        continue;
+      }
       int64_t span = seen.begin - 1;
       for (int64_t state = 0; state < need.num_spans; ++state, ++from) {
         do {
           ++span;
-        } while (SpanOwner(span, FirstRank(need.session_index), shard_.num_ranks) != need.holder);
+        } while (SpanOwner(span, part.first_rank, shard_.num_ranks) != need.holder);
         const int64_t slot = batch.slot_begin[part_index] + row * seen.size() + span - seen.begin;
         const float* values = states[i].rows.row(from);
         std::copy_n(values, width, slots_.acc.rows().row(slot));
@@ -163,6 +183,9 @@ void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
     const int64_t row = rows[static_cast<size_t>(index)].second;
     const RoleRows& part = batch.rows.rows[i];
     Bf16* to = out.row(part.row_begin + row / heads) + row % heads * width;
+    if (!is_canonical()) {
+      return FoldOwners(batch, i, row, absl::MakeSpan(to, static_cast<size_t>(width)));
+    }
     const SpanRange seen = SeenSpans(part);
     compute_.FoldSlots(slots_,
                        {.slot = batch.slot_begin[i] + row * seen.size(),
@@ -171,6 +194,22 @@ void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
                         .window = window_},
                        absl::MakeSpan(to, static_cast<size_t>(width)));
   });
+}
+
+// Every state of them has a key.
+void StateSum::FoldOwners(const Batch& batch, size_t part, int64_t row, absl::Span<Bf16> out) {
+  const int64_t begin = batch.slot_begin[part] + row * shard_.num_ranks;
+  const auto state = [&](int64_t owner) -> Partial {
+    const auto slot = static_cast<size_t>(begin + owner);
+    return {.acc = slots_.acc.rows().span(begin + owner),
+            .m = slots_.m[slot],
+            .l = slots_.l[slot],
+            .num_keys = 1};
+  };
+  const std::vector<int64_t>& owners = batch.owners[part];
+  Partial fold = state(owners[0]);
+  for (size_t i = 1; i < owners.size(); ++i) MergePartial(state(owners[i]), fold);
+  NormalizePartial(fold, out);
 }
 
 }  // namespace moebius

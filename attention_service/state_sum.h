@@ -18,10 +18,11 @@ namespace moebius {
 /// Rows that send their queries to the keys: generated rows, and prompt rows under pass-Q.
 ///
 /// The queries go to the owners of earlier spans, one state of each (row, head, span) comes back,
-/// and all are folded in ascending order: the bits of a rank that owns every span. Spans that
-/// a row's window does not reach are not asked. Rows go in batches, so that neither queries nor
-/// states of a message pass kMaxExchangeBytes; the next batch's queries leave before this one is
-/// folded.
+/// and all are folded in ascending order: the bits of a rank that owns every span. Under the
+/// per-degree sum one state of each (row, head) comes back from each owner, and they are folded in
+/// the order of the owners. Spans that a row's window does not reach are not asked. Rows go in
+/// batches, so that neither queries nor states of a message pass kMaxExchangeBytes; the next
+/// batch's queries leave before this one is folded.
 ///
 /// Not thread-safe. Start and Run are called off the executor and use it.
 class StateSum {
@@ -51,6 +52,9 @@ class StateSum {
     QueryRows rows;
     std::vector<StateNeed> needs;
     std::vector<SpanTask> tasks;  // over this rank's own spans
+    // Per-degree, per part: which ranks have a state of its rows, as OwnerOfSpan counts them,
+    // ascending.
+    std::vector<std::vector<int64_t>> owners;
     int64_t num_slots = 0;
     int64_t num_rows = 0;
   };
@@ -61,8 +65,15 @@ class StateSum {
   absl::Status RunBatch(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
   void Store(const Batch& batch, const std::vector<ReceivedStates>& states);
   void Fold(const Batch& batch, MutableBf16Rows out);
-  int32_t FirstRank(int32_t session_index) const {
-    return plan_->sessions[static_cast<size_t>(session_index)].first_rank;
+  void FoldOwners(const Batch& batch, size_t part, int64_t row, absl::Span<Bf16> out);
+  // As OwnerOfSpan counts it for the rows' session.
+  int64_t OwnerOf(int32_t rank, const RoleRows& rows) const {
+    return (rank + shard_.num_ranks - rows.first_rank % shard_.num_ranks) % shard_.num_ranks;
+  }
+  bool is_canonical() const { return compute_.geometry().is_canonical(); }
+  // States of one row and head that have a place.
+  int64_t NumSlots(const RoleRows& rows) const {
+    return is_canonical() ? SeenSpans(rows).size() : shard_.num_ranks;
   }
   SpanRange SeenSpans(const RoleRows& rows) const {
     return SeenSpansOf(rows, compute_.geometry(), window_);

@@ -43,6 +43,17 @@ void AddTextFlags(CLI::App& command, std::initializer_list<TextFlag> flags) {
   }
 }
 
+void AddNumericsFlags(CLI::App& command, const NumericsFlags& flags,
+                      const char* dtype_description) {
+  AddTextFlags(command, {{"Numerics", "--span", "N", flags.span,
+                          "Keys per attention span; changes the answer"},
+                         {"Numerics", "--group-fill", "FILL", flags.group_fill,
+                          "neg-inf or zero; changes the answer"},
+                         {"Numerics", "--attention-sum", "WAY", flags.attention_sum,
+                          "canonical or per-degree; changes the answer"},
+                         {"Numerics", "--dtype", "TYPE", flags.dtype, dtype_description}});
+}
+
 void AddRepeatedFlag(CLI::App& command, const TextFlag& flag, std::vector<std::string>* values) {
   command.add_option(flag.name, *values, flag.description)
       ->type_name(flag.type)

@@ -30,6 +30,15 @@ struct TextFlag {
 };
 void AddTextFlags(CLI::App& command, std::initializer_list<TextFlag> flags);
 
+/// What decides the bits of an answer.
+struct NumericsFlags {
+  std::optional<std::string>* span;
+  std::optional<std::string>* group_fill;
+  std::optional<std::string>* attention_sum;
+  std::optional<std::string>* dtype;
+};
+void AddNumericsFlags(CLI::App& command, const NumericsFlags& flags, const char* dtype_description);
+
 /// A flag that may be repeated; each time it takes one value. `flag.value` plays no part.
 void AddRepeatedFlag(CLI::App& command, const TextFlag& flag, std::vector<std::string>* values);
 

@@ -143,6 +143,7 @@ absl::Status ParseNode(const GenerateFlags& flags, EmbeddedOptions* node) {
     node->group_fill =
         *flags.group_fill == "zero" ? GroupFill::kZero : GroupFill::kNegativeInfinity;
   }
+  node->attention_sum = flags.attention_sum;
   if (flags.dtype.has_value()) {
     if (*flags.dtype != "bf16") {
       return absl::InvalidArgumentError(
@@ -195,6 +196,7 @@ absl::Status CheckWhoAnswers(const GenerateFlags& flags) {
       {"--tier", flags.tier.has_value()},
       {"--span", flags.span.has_value()},
       {"--group-fill", flags.group_fill.has_value()},
+      {"--attention-sum", flags.attention_sum.has_value()},
       {"--dtype", flags.dtype.has_value()},
       {"--kv-budget", flags.kv_budget.has_value()},
       {"--chunk", flags.chunk.has_value()},
@@ -262,6 +264,9 @@ std::string FormatReproduceLine(const GenerateFlags& flags, const std::vector<in
   if (flags.ignore_eos) line += " --ignore-eos";
   if (flags.span.has_value()) absl::StrAppend(&line, " --span ", *flags.span);
   if (flags.group_fill.has_value()) absl::StrAppend(&line, " --group-fill ", *flags.group_fill);
+  if (flags.attention_sum.has_value()) {
+    absl::StrAppend(&line, " --attention-sum ", *flags.attention_sum);
+  }
   if (flags.dtype.has_value()) absl::StrAppend(&line, " --dtype ", *flags.dtype);
   for (const auto& [flag, value] : NamesOf(flags.capacity)) {
     if (value->has_value()) absl::StrAppend(&line, " ", flag, " ", **value);

@@ -64,17 +64,17 @@ absl::Status ReadSum(const PlanAttentionFlags& flags, CostOptions* options) {
   options->sum =
       flags.return_bytes.has_value() ? AttentionSum::kPerDegree : AttentionSum::kCanonical;
   if (!flags.attention_sum.has_value()) return absl::OkStatus();
-  for (const AttentionSum sum : {AttentionSum::kCanonical, AttentionSum::kPerDegree}) {
-    if (*flags.attention_sum != AttentionSumName(sum)) continue;
-    if (sum == AttentionSum::kCanonical && flags.return_bytes.has_value()) {
-      return AsUsageError(absl::InvalidArgumentError(
-          "--return-bytes is of --attention-sum per-degree; the canonical sum returns fp32"));
-    }
-    options->sum = sum;
-    return absl::OkStatus();
+  const std::optional<AttentionSum> sum = ParseAttentionSum(*flags.attention_sum);
+  if (!sum.has_value()) {
+    return AsUsageError(absl::InvalidArgumentError(absl::StrCat(
+        "--attention-sum is \"", *flags.attention_sum, "\", it must be canonical or per-degree")));
   }
-  return AsUsageError(absl::InvalidArgumentError(absl::StrCat(
-      "--attention-sum is \"", *flags.attention_sum, "\", it must be canonical or per-degree")));
+  if (*sum == AttentionSum::kCanonical && flags.return_bytes.has_value()) {
+    return AsUsageError(absl::InvalidArgumentError(
+        "--return-bytes is of --attention-sum per-degree; the canonical sum returns fp32"));
+  }
+  options->sum = *sum;
+  return absl::OkStatus();
 }
 
 absl::Status ReadWork(const PlanAttentionFlags& flags, AttentionWork* work) {

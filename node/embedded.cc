@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<const Checkpoint>> OpenCheckpoint(const EmbeddedO
   checkpoint_options.convert_to_bf16 = options.convert_to_bf16;
   checkpoint_options.numerics.span = options.span;
   checkpoint_options.numerics.group_fill = options.group_fill;
+  checkpoint_options.numerics.attention_sum = options.attention_sum;
   return Checkpoint::Open(options.model_path, checkpoint_options);
 }
 

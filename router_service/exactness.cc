@@ -53,7 +53,8 @@ absl::Status RejectedByCapacity(const RejectedRow& rejected, absl::string_view w
       "--capacity-factor or another --capacity-overflow");
 }
 
-Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity) {
+Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity,
+                            int32_t per_degree_ranks) {
   Exactness exactness;
   exactness.dropped = effects.dropped;
   exactness.rerouted = effects.rerouted;
@@ -68,6 +69,11 @@ Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& cap
     exactness.reasons.push_back(absl::StrCat("the balancer's biases, version ",
                                              *effects.bias_version,
                                              ", in force instead of the checkpoint's"));
+  }
+  if (per_degree_ranks > 0) {
+    exactness.reasons.push_back(absl::StrCat("attention summed per degree over ", per_degree_ranks,
+                                             per_degree_ranks == 1 ? " rank" : " ranks",
+                                             ": its bits depend on the ranks"));
   }
   return exactness;
 }

@@ -25,7 +25,9 @@ RowsOutcome OutcomeOf(const StepResult& result, const SessionRows& rows);
 /// The failure of a row that a capacity rejected, `what` names it: "position 7", "row 3".
 absl::Status RejectedByCapacity(const RejectedRow& rejected, absl::string_view what);
 
-/// What an answer says of what happened to its rows; exact where nothing did. Pure.
-Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity);
+/// What an answer says of what happened to its rows; exact where nothing did. `per_degree_ranks`:
+/// attention ranks of the per-degree sum, whose bits depend on them; 0: the sum is canonical. Pure.
+Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity,
+                            int32_t per_degree_ranks = 0);
 
 }  // namespace moebius

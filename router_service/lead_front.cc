@@ -158,7 +158,8 @@ absl::StatusOr<ForwardAnswer> LeadFront::ForwardTraced(const ForwardRequest& req
       timeout));
   MOEBIUS_RETURN_IF_ERROR(status);
   answer.assignments = forward.figures.assignments;
-  answer.exactness = DescribeExactness(forward.effects, facts_.options.capacity);
+  answer.exactness =
+      DescribeExactness(forward.effects, facts_.options.capacity, facts_.options.per_degree_ranks);
   parts_.lead->CountForward(forward.figures, answer.exactness);
   answer.num_rows = request.num_rows;
   answer.hidden_size = width;

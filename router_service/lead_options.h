@@ -31,15 +31,17 @@ struct LeadOptions {
   int64_t max_stop_bytes = 256;
   int64_t max_logprobs = 32;
   int64_t max_step_attempts = 3;
-  CapacityPolicy capacity;  // the row owner's, as answers tell it
-  uint64_t first_step = 0;  // the number of the first step; smaller ones are somebody else's
+  CapacityPolicy capacity;       // the row owner's, as answers tell it
+  int32_t per_degree_ranks = 0;  // attention ranks of the per-degree sum; 0: canonical
+  uint64_t first_step = 0;       // the number of the first step; smaller ones are somebody else's
   /// A step that misses a service waits so long for one that can stand in; then the sessions that
   /// need it fail, one by one, and the others go on.
   absl::Duration max_outage = absl::Seconds(10);
 };
 
-/// The facts of the model, and steps of `row_budget` rows of which one prompt has at most
-/// `chunk_rows` (0: all). A request's defaults are those of generation_config.json, else greedy.
+/// The facts of the model for one attention rank, and steps of `row_budget` rows of which one
+/// prompt has at most `chunk_rows` (0: all). A request's defaults are those of
+/// generation_config.json, else greedy.
 LeadOptions BuildLeadOptions(const Checkpoint& checkpoint, int64_t row_budget, int64_t chunk_rows);
 
 }  // namespace moebius

@@ -41,12 +41,14 @@ SharedBytes GatherRows(const OwnedRows& owned, Bf16Rows rows) {
 
 }  // namespace
 
-KvPool SharedKvPool(absl::Span<const KvPool> ranks, int64_t span) {
+KvPool SharedKvPool(absl::Span<const KvPool> ranks, const SpanGeometry& geometry) {
   MOEBIUS_CHECK(!ranks.empty());
   if (ranks.size() == 1) return ranks[0];
-  KvPool shared{.block_tokens = static_cast<int64_t>(ranks.size()) * span};
+  KvPool shared{.block_tokens = static_cast<int64_t>(ranks.size()) * geometry.span()};
+  const int64_t uneven_blocks = geometry.is_canonical() ? 0 : 2;
   for (const KvPool& rank : ranks) {
-    const int64_t num_spans = rank.num_blocks / (span / rank.block_tokens);
+    const int64_t num_spans =
+        rank.num_blocks / (geometry.span() / rank.block_tokens + uneven_blocks);
     if (&rank == &ranks[0] || num_spans < shared.num_blocks) shared.num_blocks = num_spans;
   }
   return shared;
@@ -75,6 +77,7 @@ namespace {
 RemoteAttention::Options Complete(RemoteAttention::Options options) {
   options.method.num_ranks = options.num_ranks;
   options.method.span = options.geometry.span();
+  options.method.sum = options.geometry.sum();
   return options;
 }
 
@@ -120,7 +123,8 @@ absl::Status RemoteAttention::FindRanks() {
 void RemoteAttention::LoseRank(int32_t rank) {
   for (auto& [id, held] : sessions_) {
     const auto first_rank = static_cast<int32_t>(id.value() % options_.num_ranks);
-    const int64_t num_spans = options_.geometry.NumSpans(held.length);
+    const int64_t num_spans =
+        SessionSpans(options_.geometry, held.prompt_length).NumSpans(held.length);
     if (NumOwnedSpans({0, num_spans}, first_rank, {rank, options_.num_ranks}) > 0)
       held.is_lost = true;
   }
@@ -158,7 +162,7 @@ absl::Status RemoteAttention::BeginStep(const StepPlan& step) {
     MOEBIUS_RETURN_IF_ERROR(Send(rank, Lane::kControl, message));
   }
   for (const SessionRows& rows : plan_.sessions) {
-    if (rows.num_rows > 0) sessions_.try_emplace(rows.session);
+    if (rows.num_rows > 0) sessions_[rows.session].prompt_length = rows.prompt_length;
   }
   return absl::OkStatus();
 }

@@ -23,8 +23,10 @@
 namespace moebius {
 
 /// What N ranks with these pools hold together, as one pool: blocks of N spans. Safe for every
-/// session, as a rank holds at most ⌈spans / N⌉ spans of it.
-KvPool SharedKvPool(absl::Span<const KvPool> ranks, int64_t span);
+/// session, as a rank holds at most ⌈spans / N⌉ spans of it. Under the per-degree sum a rank holds
+/// up to two key blocks more than its share of the positions (an uneven last unit, and two
+/// generated blocks in a row), so that each block of the pool takes two more of a rank's.
+KvPool SharedKvPool(absl::Span<const KvPool> ranks, const SpanGeometry& geometry);
 
 /// Counts since the port was made.
 struct RemoteAttentionFigures {
@@ -54,7 +56,7 @@ class RemoteAttention final : public AttentionPort {
     KvPool pool;  // of all ranks together (SharedKvPool); used_blocks is filled here
     absl::Duration timeout = absl::Seconds(60);  // of a layer
     uint64_t term = 0;
-    MethodRule method;  // how prompt rows are shared; ranks and span are filled here
+    MethodRule method;  // how prompt rows are shared; ranks, span and sum are filled here
   };
 
   /// Borrows all of them.
@@ -83,6 +85,7 @@ class RemoteAttention final : public AttentionPort {
   struct Held {
     int64_t length = 0;  // committed positions
     bool is_lost = false;
+    int64_t prompt_length = 0;
   };
 
   bool AllUsable() const;

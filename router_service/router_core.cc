@@ -22,7 +22,7 @@ constexpr absl::Duration kIdleWait = absl::Milliseconds(50);
 constexpr uint64_t kCoreCanaryStep = 0;
 constexpr SessionId kCanarySession{~uint64_t{0} >> 1};
 
-KvPool PoolOfRanks(const Roster& roster, int64_t span) {
+KvPool PoolOfRanks(const Roster& roster, const SpanGeometry& geometry) {
   std::vector<KvPool> pools;
   for (const Member& member : roster.members()) {
     if (member.role != Role::kAttention) continue;
@@ -31,7 +31,7 @@ KvPool PoolOfRanks(const Roster& roster, int64_t span) {
     pool.num_blocks = member.slot.ready.kv_num_blocks;
     pools.push_back(pool);
   }
-  return SharedKvPool(pools, span);
+  return SharedKvPool(pools, geometry);
 }
 
 }  // namespace
@@ -114,8 +114,9 @@ class RouterCore::Impl {
     RemoteAttention::Options options;
     options.num_ranks = core.num_attention;
     options.hidden_size = parts_.checkpoint->config().hidden_size;
-    options.geometry = SpanGeometry(numerics.span, numerics.key_block);
-    options.pool = PoolOfRanks(*parts_.roster, numerics.span);
+    options.geometry = SpanGeometry(numerics.span, numerics.key_block,
+                                    *ParseAttentionSum(numerics.attention_sum), core.num_attention);
+    options.pool = PoolOfRanks(*parts_.roster, options.geometry);
     options.term = core.term;
     options.method.forced = core.attention_method;
     if (core.rank_rates.has_value()) options.method.rates = *core.rank_rates;
@@ -144,6 +145,7 @@ class RouterCore::Impl {
     LeadOptions options = BuildLeadOptions(*parts_.checkpoint, core.row_budget, core.chunk_rows);
     options.first_step = kCoreCanaryStep + 1;
     options.capacity = core.capacity;
+    if (options.per_degree_ranks > 0) options.per_degree_ranks = core.num_attention;
     return options;
   }
 

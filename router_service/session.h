@@ -45,6 +45,8 @@ class Session {
   RequestTrace* trace() const { return trace_.get(); }
   /// What may have touched its rows.
   void SetCapacity(const CapacityPolicy& capacity) { capacity_ = capacity; }
+  /// As DescribeExactness says it.
+  void SetPerDegreeRanks(int32_t num_ranks) { per_degree_ranks_ = num_ranks; }
 
   SessionId id() const { return id_; }
   const std::string& request_id() const { return admitted_.request_id; }
@@ -66,7 +68,7 @@ class Session {
   bool cancelled() const { return stream_->cancelled() || stream_.use_count() == 1; }
   bool finished() const { return finished_; }
   /// Of what was computed so far.
-  Exactness exactness() const { return DescribeExactness(effects_, capacity_); }
+  Exactness exactness() const { return DescribeExactness(effects_, capacity_, per_degree_ranks_); }
 
   /// How long the session has waited for its reader; zero while there is room.
   absl::Duration UpdatePause(absl::Duration now);
@@ -116,6 +118,7 @@ class Session {
   RequestLog* log_ = nullptr;
   std::unique_ptr<RequestTrace> trace_;
   CapacityPolicy capacity_;
+  int32_t per_degree_ranks_ = 0;
 
   std::vector<int32_t> tokens_;  // prompt, then generated
   int64_t num_run_ = 0;          // tokens whose KV is committed

@@ -171,10 +171,6 @@ MethodCost CostOf(AttentionMethod method, const CostTerms& terms) {
 
 }  // namespace
 
-absl::string_view AttentionSumName(AttentionSum sum) {
-  return sum == AttentionSum::kCanonical ? "canonical" : "per-degree";
-}
-
 absl::Status ValidateCostInputs(const AttentionHeads& heads, const AttentionWork& work,
                                 const RankRates& rates, const CostOptions& options) {
   const auto refuse = [](const auto&... words) {

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 
 #include "moebius/attention/attention_method.h"
+#include "moebius/attention/attention_sum.h"
 
 // What the ways to share one layer's attention among ranks cost, from counts alone. Pure.
 //
@@ -21,10 +21,6 @@
 // parallelism approach", 2024 (2-D).
 
 namespace moebius {
-
-/// The order of the sum (docs/numerics.md): the model's spans, or the ranks' own shards.
-enum class AttentionSum : uint8_t { kCanonical = 0, kPerDegree = 1 };
-absl::string_view AttentionSumName(AttentionSum sum);
 
 /// Heads of a model's attention layer.
 struct AttentionHeads {

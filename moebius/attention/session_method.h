@@ -19,6 +19,7 @@ struct MethodRule {
   RankRates rates{.flops = 100e9, .bandwidth = 1e9, .latency = 100e-6};
   int32_t num_ranks = 1;
   int64_t span = 1024;
+  AttentionSum sum = AttentionSum::kCanonical;
 };
 
 /// INVALID_ARGUMENT for what cannot be forced: local on several ranks, whose spans are not all of

@@ -40,6 +40,15 @@ int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard) {
   return count_before(spans.end) - count_before(spans.begin);
 }
 
+int64_t NumStatesOf(const SessionSpans& spans, SpanRange range, int32_t first_rank, Shard shard) {
+  if (spans.is_canonical()) return NumOwnedSpans(range, first_rank, shard);
+  for (int64_t span = range.begin; span < range.end; ++span) {
+    const bool is_owned = SpanOwner(span, first_rank, shard.num_ranks) == shard.rank;
+    if (is_owned && !spans.SpanPositions(span).empty()) return 1;
+  }
+  return 0;
+}
+
 OwnedRows OwnedRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {
   OwnedRows owned;
   FillOwnedRows(plan, geometry, shard, owned);
@@ -52,12 +61,12 @@ void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard sha
   owned.step_rows.clear();
   owned.num_rows = 0;
   for (size_t i = 0; i < plan.sessions.size(); ++i) {
-    const SessionRows& session = plan.sessions[i];
-    for (const RoleRows& rows : CutByRole(session, static_cast<int32_t>(i))) {
+    for (const RoleRows& rows : CutByRole(plan.sessions[i], static_cast<int32_t>(i))) {
+      const SessionSpans spans = SpansOf(rows, geometry);
       for (int64_t position = rows.position_begin; position < rows.position_end();) {
-        const int64_t span = geometry.SpanOf(position);
-        const int64_t end = std::min(rows.position_end(), geometry.SpanPositions(span).end);
-        if (SpanOwner(span, session.first_rank, shard.num_ranks) == shard.rank) {
+        const int64_t span = spans.SpanOf(position);
+        const int64_t end = std::min(rows.position_end(), spans.SpanPositions(span).end);
+        if (SpanOwner(span, rows.first_rank, shard.num_ranks) == shard.rank) {
           RoleRows part = rows;
           part.position_begin = position;
           part.num_rows = end - position;
@@ -70,13 +79,15 @@ void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard sha
 }
 
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
-                                    KeyWindow window, int32_t first_rank, Shard shard) {
+                                    KeyWindow window, Shard shard) {
   std::vector<int64_t> foreign;
   int64_t next = 0;  // spans before it are decided
   for (const RoleRows& part : rows) {
     const SpanRange seen = SeenSpansOf(part, geometry, window);
+    const SessionSpans spans = SpansOf(part, geometry);
     for (int64_t span = std::max(next, seen.begin); span < seen.end; ++span) {
-      if (SpanOwner(span, first_rank, shard.num_ranks) != shard.rank) foreign.push_back(span);
+      const bool is_owned = SpanOwner(span, part.first_rank, shard.num_ranks) == shard.rank;
+      if (!is_owned && !spans.SpanPositions(span).empty()) foreign.push_back(span);
     }
     next = std::max(next, seen.end);
   }

@@ -6,6 +6,7 @@
 
 #include "absl/types/span.h"
 
+#include "moebius/attention/session_spans.h"
 #include "moebius/attention/span.h"
 #include "moebius/attention/span_tasks.h"
 #include "moebius/attention/step_plan.h"
@@ -30,6 +31,11 @@ inline int32_t SpanOwner(int64_t span, int32_t first_rank, int32_t num_ranks) {
 /// How many of a session's `spans` a rank owns.
 int64_t NumOwnedSpans(SpanRange spans, int32_t first_rank, Shard shard);
 
+/// How many states of one row and head a rank makes over its spans of `range`, all of whose keys
+/// the row sees or some: one for each span, or one for all of them (per-degree; none where they are
+/// empty).
+int64_t NumStatesOf(const SessionSpans& spans, SpanRange range, int32_t first_rank, Shard shard);
+
 /// A half-open range of a step's rows.
 struct RowRange {
   int64_t begin = 0;
@@ -53,8 +59,9 @@ void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard sha
                    OwnedRows& owned);
 
 /// The spans of one session that a rank needs of others for `rows`: those that it does not own and
-/// of which some of the rows see a key, ascending. `rows` ascend by position. Pure.
+/// of which some of the rows see a key, ascending. `rows` are of one session and ascend by
+/// position. Pure.
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
-                                    KeyWindow window, int32_t first_rank, Shard shard);
+                                    KeyWindow window, Shard shard);
 
 }  // namespace moebius

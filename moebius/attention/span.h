@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 
+#include "moebius/attention/attention_sum.h"
 #include "moebius/base/check.h"
 
 namespace moebius {
@@ -35,14 +36,23 @@ struct KeyWindow {
 
 /// How the keys of every session are cut, at absolute positions, into spans and key blocks. The
 /// cuts belong to the model: they are the same for every chunking, batch, thread and rank count.
+/// Under the per-degree sum they depend on the number of ranks and on the prompt's length, and
+/// SessionSpans (session_spans.h) says where they are; what is below is then of whole units.
 /// Pure and immutable.
 class SpanGeometry {
  public:
   /// `span` is a multiple of `key_block`, which is a multiple of 32 (ValidateSpanGeometry).
-  SpanGeometry(int64_t span, int64_t key_block) : span_(span), key_block_(key_block) {
+  SpanGeometry(int64_t span, int64_t key_block, AttentionSum sum = AttentionSum::kCanonical,
+               int32_t num_ranks = 1)
+      : span_(span), key_block_(key_block), sum_(sum), num_ranks_(num_ranks) {
     MOEBIUS_CHECK(key_block > 0 && key_block % 32 == 0);
     MOEBIUS_CHECK(span > 0 && span % key_block == 0);
+    MOEBIUS_CHECK_GE(num_ranks, 1);
   }
+
+  AttentionSum sum() const { return sum_; }
+  bool is_canonical() const { return sum_ == AttentionSum::kCanonical; }
+  int32_t num_ranks() const { return num_ranks_; }  // per-degree
 
   int64_t span() const { return span_; }
   int64_t key_block() const { return key_block_; }
@@ -72,9 +82,13 @@ class SpanGeometry {
     return SpanOf(position) - FirstSpan(position, window);
   }
 
+  friend bool operator==(const SpanGeometry&, const SpanGeometry&) = default;
+
  private:
   int64_t span_;
   int64_t key_block_;
+  AttentionSum sum_;
+  int32_t num_ranks_;
 };
 
 /// INVALID_ARGUMENT in words when (span, key_block) is not a geometry that the kernels compute.

@@ -14,14 +14,18 @@ absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t s
                    .role = TokenRole::kPrompt,
                    .row_begin = session.row_begin,
                    .num_rows = prompt_rows,
-                   .position_begin = session.position_begin});
+                   .position_begin = session.position_begin,
+                   .prompt_length = session.prompt_length,
+                   .first_rank = session.first_rank});
   }
   if (prompt_rows < session.num_rows) {
     cut.push_back({.session_index = session_index,
                    .role = TokenRole::kGenerated,
                    .row_begin = session.row_begin + prompt_rows,
                    .num_rows = session.num_rows - prompt_rows,
-                   .position_begin = session.position_begin + prompt_rows});
+                   .position_begin = session.position_begin + prompt_rows,
+                   .prompt_length = session.prompt_length,
+                   .first_rank = session.first_rank});
   }
   return cut;
 }
@@ -37,7 +41,8 @@ std::vector<RoleRows> CutByRole(const StepPlan& plan) {
 }
 
 SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWindow window) {
-  return {geometry.FirstSpan(rows.position_begin, window), geometry.NumSpans(rows.position_end())};
+  const SessionSpans spans = SpansOf(rows, geometry);
+  return {spans.FirstSpan(rows.position_begin, window), spans.NumSpans(rows.position_end())};
 }
 
 void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,

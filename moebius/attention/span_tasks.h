@@ -7,6 +7,7 @@
 #include "absl/container/inlined_vector.h"
 
 #include "moebius/attention/head_map.h"
+#include "moebius/attention/session_spans.h"
 #include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
 
@@ -22,6 +23,9 @@ struct RoleRows {
   int64_t row_begin = 0;  // in the step's row batch
   int64_t num_rows = 0;
   int64_t position_begin = 0;
+  // Of the session.
+  int64_t prompt_length = 0;
+  int32_t first_rank = 0;
 
   int64_t position_end() const { return position_begin + num_rows; }
 };
@@ -30,6 +34,11 @@ struct RoleRows {
 std::vector<RoleRows> CutByRole(const StepPlan& plan);
 /// The same for one session of a step, `session_index` in it: no, one or two pieces.
 absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t session_index);
+
+/// The spans of the rows' session.
+inline SessionSpans SpansOf(const RoleRows& rows, const SpanGeometry& geometry) {
+  return {geometry, rows.prompt_length};
+}
 
 /// Spans [begin, end) of which some of the rows see a key.
 struct SpanRange {
@@ -52,6 +61,7 @@ struct SpanTask {
   int64_t num_rows = 0;
   int64_t span_begin = 0;
   int64_t span_end = 0;
+  int32_t owner = -1;  // per-degree: only spans of this rank; -1: all
   /// True when the task has all the spans that its rows see, and so folds and finishes them. Else
   /// somebody folds the states of all spans in ascending order. The same for all tasks of a
   /// RoleRows.

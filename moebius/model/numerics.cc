@@ -161,12 +161,12 @@ absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
       overrides.group_fill.value_or(settings.group_fill.value_or(GroupFill::kNegativeInfinity));
   numerics.attention_sum =
       overrides.attention_sum.value_or(settings.attention_sum.value_or("canonical"));
-  if (numerics.attention_sum != "canonical") {
-    const absl::string_view source =
-        overrides.attention_sum.has_value() ? "--attention-sum" : "moebius.json: attention_sum";
-    return absl::UnimplementedError(absl::StrCat(source, " is \"",
-                                                 PrintableName(numerics.attention_sum),
-                                                 "\", only \"canonical\" is supported"));
+  if (numerics.attention_sum != "canonical" && numerics.attention_sum != "per-degree") {
+    const bool is_flag = overrides.attention_sum.has_value();
+    absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+        is_flag ? "--attention-sum" : "moebius.json: attention_sum", " is \"",
+        PrintableName(numerics.attention_sum), "\", it must be canonical or per-degree"));
+    return is_flag ? AsUsageError(std::move(status)) : status;
   }
   return numerics;
 }

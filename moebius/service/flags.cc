@@ -154,6 +154,7 @@ void ReadModel(const ServiceFlags& flags, ServiceConfig* config) {
   options.config_file = flags.config_file;
   options.convert_to_bf16 = flags.dtype == "bf16";
   if (flags.span > 0) options.numerics.span = static_cast<int32_t>(flags.span);
+  if (!flags.attention_sum.empty()) options.numerics.attention_sum = flags.attention_sum;
   if (flags.group_fill == "neg-inf") {
     options.numerics.group_fill = GroupFill::kNegativeInfinity;
   } else if (flags.group_fill == "zero") {
@@ -186,6 +187,9 @@ void AddServiceSettings(ServiceFlags* flags, Settings* settings) {
                         "Keys per attention span; changes answers; 0: the "
                         "model's"},
                        0, int64_t{1} << 30, &flags->span);
+  settings->AddChoice({"Model", "attention-sum", "WAY",
+                       "canonical or per-degree (bits depend on the ranks); changes answers"},
+                      {"", "canonical", "per-degree"}, &flags->attention_sum);
   settings->AddChoice({"Model", "group-fill", "FILL", "neg-inf or zero; changes answers"},
                       {"", "neg-inf", "zero"}, &flags->group_fill);
   if (Joins(*flags)) {

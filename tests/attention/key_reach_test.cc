@@ -78,7 +78,7 @@ TEST(KeyReachTest, IsWhatTheRanksNeedOfOthers) {
       for (int32_t rank = 0; rank < num_ranks; ++rank) {
         const Shard shard{rank, num_ranks};
         const OwnedRows owned = OwnedRowsOf(plan, geometry, shard);
-        for (const int64_t span : ForeignSpansOf(owned.rows, geometry, {size}, 0, shard)) {
+        for (const int64_t span : ForeignSpansOf(owned.rows, geometry, {size}, shard)) {
           needed += std::min(kRows, (span + 1) * kSpan) - span * kSpan;
         }
       }

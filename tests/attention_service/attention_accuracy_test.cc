@@ -10,102 +10,27 @@
 #include "moebius/kernels/attention.h"
 #include "moebius/kernels/packed_matrix.h"
 #include "tests/attention_service/attention_fixture.h"
+#include "tests/attention_service/double_reference.h"
 
 namespace moebius {
 namespace {
 
 using testing::AttentionCase;
-using testing::MakeAttentionCase;
+using testing::MakeCaseWithOpenHeads;
 using testing::MakePipeline;
 using testing::MakeRows;
 
-// softmax(q·k·scale)·v in fp64 for the query at `position`, which sees the last `window` keys; 0:
-// all.
-std::vector<double> AttendInDouble(absl::Span<const Bf16> query, Bf16Rows keys, Bf16Rows values,
-                                   int64_t position, int64_t window, double scale) {
-  if (window > 0 && position >= window) {
-    keys = keys.Slice(position + 1 - window, keys.num_rows);
-    values = values.Slice(position + 1 - window, values.num_rows);
-    position = window - 1;
-  }
-  std::vector<double> scores;
-  for (int64_t j = 0; j <= position; ++j) {
-    double sum = 0;
-    for (size_t i = 0; i < query.size(); ++i) {
-      sum += static_cast<double>(ToFloat(query[i])) * ToFloat(keys.row(j)[i]);
-    }
-    scores.push_back(sum * scale);
-  }
-  const double max = *std::max_element(scores.begin(), scores.end());
-  double denominator = 0;
-  std::vector<double> out(static_cast<size_t>(values.width));
-  for (int64_t j = 0; j <= position; ++j) {
-    const double weight = std::exp(scores[static_cast<size_t>(j)] - max);
-    denominator += weight;
-    for (size_t d = 0; d < out.size(); ++d) out[d] += weight * ToFloat(values.row(j)[d]);
-  }
-  for (double& element : out) element /= denominator;
-  return out;
-}
-
-// The output projection is the identity, so that heads come out as they are.
-AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span) {
-  AttentionCase model = MakeAttentionCase(name, span);
-  const int64_t width = int64_t{model.facts.config.num_query_heads} * model.facts.config.v_head_dim;
-  model.facts.hidden_size = width;
-  for (AttentionLayerWeights& layer : model.layers) {
-    for (RowBatch<Bf16>* matrix : {&layer.q.bf16(), &layer.k.bf16(), &layer.v.bf16(),
-                                   &layer.q_a.bf16(), &layer.kv_a.bf16()}) {
-      if (matrix->num_rows() == 0) continue;
-      *matrix = MakeRows(32 + static_cast<uint64_t>(matrix->num_rows()), matrix->num_rows(), width,
-                         0.12f);
-    }
-    layer.o.bf16().Reset(width, width);
-    for (int64_t i = 0; i < width; ++i) {
-      std::fill_n(layer.o.bf16().rows().row(i), width, Bf16{});
-      layer.o.bf16().rows().row(i)[i] = ToBf16(1.0f);
-    }
-  }
-  return model;
-}
-
-// Layer 0 of a session of 300 prompt rows, every 13th row of every head, against fp64.
+// Layer 0 of a session of 300 prompt rows against fp64.
 void ExpectWithinTwiceTheOnePassError(const AttentionCase& model) {
-  const AttentionConfig& config = model.facts.config;
   const RowBatch<Bf16> rows = MakeRows(5, 300, model.facts.hidden_size);
   Executor executor(2);
   const auto pipeline = MakePipeline(model, BestKernels(), executor);
   const RowBatch<Bf16> found = testing::RunStep(*pipeline, SessionId(1), rows.rows(), 0, 300, 300);
-  const testing::ReferenceProjections projected = testing::ProjectByReference(model, rows.rows());
-  const int64_t group = config.num_query_heads / config.num_kv_heads;
-  const int64_t d = config.qk_head_dim;
-  const int64_t dv = config.v_head_dim;
-  double max_error = 0, max_value = 0;
-  for (int64_t h = 0; h < config.num_query_heads; ++h) {
-    RowBatch<Bf16> keys, values;
-    Bf16Rows k = projected.keys.rows(), v = projected.values.rows();
-    if (config.mla.has_value()) {
-      testing::ExpandByReference(model, h, projected.keys.rows(), keys, values);
-      k = keys.rows();
-      v = values.rows();
-    } else {
-      k = k.Columns(h / group * d, (h / group + 1) * d);
-      v = v.Columns(h / group * dv, (h / group + 1) * dv);
-    }
-    for (int64_t t = 0; t < 300; t += 13) {
-      const std::vector<double> expected =
-          AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t), k, v, t,
-                         config.WindowOf(0), config.softmax_scale);
-      for (int64_t i = 0; i < dv; ++i) {
-        const double value = ToFloat(found.rows().row(t)[h * dv + i]);
-        max_error = std::max(max_error, std::abs(value - expected[static_cast<size_t>(i)]));
-        max_value = std::max(max_value, std::abs(expected[static_cast<size_t>(i)]));
-      }
-    }
-  }
-  // Rounding P and the output to bf16 (2^-9 each, relative) is all that a one-pass kernel loses.
-  EXPECT_LE(max_error, 2 * 0x1p-9 * max_value) << model.name << ", window " << config.WindowOf(0);
-  EXPECT_GT(max_value, 0.5) << model.name;
+  const testing::HeadError error =
+      testing::CompareHeadsWithDouble(model, rows.rows(), found.rows());
+  EXPECT_LE(error.max_error, error.bound())
+      << model.name << ", window " << model.facts.config.WindowOf(0);
+  EXPECT_GT(error.max_value, 0.5) << model.name;
 }
 
 TEST(AttentionAccuracyTest, OfEveryHeadStaysWithinTwiceTheOnePassError) {

@@ -76,7 +76,7 @@ class AttentionParticipantTest : public ::testing::Test {
     options.limits.max_num_rows = kRowBudget;
     options.limits.max_row_width = static_cast<uint32_t>(facts_.hidden_size);
     options.limits.max_layer = 60;
-    options.limits = ExchangeShape::Of(facts_, kRowBudget).Widen(options.limits);
+    options.limits = ExchangeShape::Of(facts_, 1, kRowBudget).Widen(options.limits);
     return options;
   }
 

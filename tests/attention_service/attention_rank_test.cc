@@ -351,10 +351,10 @@ TEST(AttentionRankFailureTest, ARankWithoutASessionsKeysMakesItALostOne) {
 TEST(SharedKvPoolTest, HoldsWhatTheSmallestRankHolds) {
   const std::vector<KvPool> ranks = {{.block_tokens = 64, .num_blocks = 100},
                                      {.block_tokens = 64, .num_blocks = 37}};
-  const KvPool shared = SharedKvPool(ranks, 128);
+  const KvPool shared = SharedKvPool(ranks, {128, 128});
   EXPECT_EQ(shared.block_tokens, 256);
   EXPECT_EQ(shared.num_blocks, 18);
-  EXPECT_EQ(SharedKvPool({ranks[1]}, 128).num_blocks, 37);
+  EXPECT_EQ(SharedKvPool({ranks[1]}, {128, 128}).num_blocks, 37);
 }
 
 TEST(RankProbeTest, FindsWhatLinksAndKernelsCanDoOfTheSlowestRank) {

@@ -76,8 +76,10 @@ class LocalExchangeGroup::Rank final : public KvExchange {
           Ask(
               need.holder, [&](Rank& other) { return other.HasLayer(layer); },
               [&](KvHolder& holder) { return holder.ReadSpans(layer, request); }));
+      const PositionRange positions =
+          SessionSpans(group_.geometry_, session.prompt_length).SpanPositions(need.span);
       received.push_back(
-          RowsOf(bytes, std::min(group_.span_, session.position_end() - need.span * group_.span_)));
+          RowsOf(bytes, std::min(positions.end, session.position_end()) - positions.begin));
     }
     asked_spans_.erase({layer, round});
     return received;
@@ -194,8 +196,9 @@ class LocalExchangeGroup::Rank final : public KvExchange {
   std::map<std::pair<int64_t, uint32_t>, std::pair<std::vector<StateNeed>, Bf16Rows>> asked_states_;
 };
 
-LocalExchangeGroup::LocalExchangeGroup(int32_t num_ranks, int64_t span, int64_t num_heads)
-    : span_(span), num_heads_(num_heads) {
+LocalExchangeGroup::LocalExchangeGroup(int32_t num_ranks, const SpanGeometry& geometry,
+                                       int64_t num_heads)
+    : geometry_(geometry), num_heads_(num_heads) {
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     ranks_.push_back(std::make_unique<Rank>(*this, rank));
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention_service/kv_exchange.h"
+#include "moebius/attention/session_spans.h"
 #include "moebius/base/mutex.h"
 
 namespace moebius::testing {
@@ -17,7 +18,7 @@ namespace moebius::testing {
 /// other rank's holder as soon as that has published the layer. Nothing is prefetched.
 class LocalExchangeGroup {
  public:
-  LocalExchangeGroup(int32_t num_ranks, int64_t span, int64_t num_heads);
+  LocalExchangeGroup(int32_t num_ranks, const SpanGeometry& geometry, int64_t num_heads);
   ~LocalExchangeGroup();
   KvExchange& rank(int32_t rank);
   /// Waits for `rank` end with this.
@@ -25,7 +26,7 @@ class LocalExchangeGroup {
 
  private:
   class Rank;
-  const int64_t span_;
+  const SpanGeometry geometry_;
   const int64_t num_heads_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

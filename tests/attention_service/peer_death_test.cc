@@ -37,7 +37,7 @@ class PeerDeathTest : public ::testing::Test {
     transports_[1] = Make("attention-1", faulty_, watchers_[1]);
     for (int32_t rank = 0; rank < 2; ++rank) {
       const PeerExchange::Options options{.shard = {rank, 2},
-                                          .shape = ExchangeShape::Of(model_.facts, 1024)};
+                                          .shape = ExchangeShape::Of(model_.facts, 2, 1024)};
       exchanges_[rank] = std::make_unique<PeerExchange>(options, *transports_[rank], clock_);
       EXPECT_TRUE(exchanges_[rank]->Start().ok());
     }

@@ -32,7 +32,7 @@ RankGroup::RankGroup(const AttentionCase& model, const std::vector<KvExchange*>&
 absl::Status RankGroup::RunRank(int32_t rank, const StepPlan& plan, Bf16Rows in,
                                 MutableBf16Rows out, int64_t layers) {
   AttentionPipeline& pipeline = this->rank(rank);
-  const SpanGeometry geometry(model_.facts.span, model_.facts.key_block);
+  const SpanGeometry geometry = GeometryOf(model_.facts, num_ranks());
   const OwnedRows owned = OwnedRowsOf(plan, geometry, {rank, num_ranks()});
   MOEBIUS_RETURN_IF_ERROR(pipeline.BeginStep(plan));
   EXPECT_EQ(pipeline.num_own_rows(), owned.num_rows);

@@ -34,7 +34,7 @@ TransportOptions RankTransportOptions(const std::string& name, const AttentionCa
   options.limits.max_num_rows = kRowBudget;
   options.limits.max_row_width = static_cast<uint32_t>(model.facts.hidden_size);
   options.limits.max_layer = 60;
-  options.limits = ExchangeShape::Of(model.facts, kRowBudget).Widen(options.limits);
+  options.limits = ExchangeShape::Of(model.facts, 1, kRowBudget).Widen(options.limits);
   return options;
 }
 
@@ -82,7 +82,7 @@ RankProcess::RankProcess(const AttentionCase& model, const Place& place, LinkPro
   if (place.num_ranks > 1) {
     exchange_ = std::make_unique<PeerExchange>(
         PeerExchange::Options{.shard = sharding.shard,
-                              .shape = ExchangeShape::Of(model.facts, kRowBudget)},
+                              .shape = ExchangeShape::Of(model.facts, place.num_ranks, kRowBudget)},
         *transport_, Clock::Monotonic());
     EXPECT_TRUE(exchange_->Start().ok());
     sharding.exchange = exchange_.get();
@@ -149,9 +149,9 @@ RankWorld::RankWorld(const AttentionCase& model, int32_t num_ranks,
       RemoteAttention::Options{
           .num_ranks = num_ranks,
           .hidden_size = model.facts.hidden_size,
-          .geometry = SpanGeometry(model.facts.span, model.facts.key_block),
+          .geometry = GeometryOf(model.facts, num_ranks),
           .pool = SharedKvPool(std::vector<KvPool>(static_cast<size_t>(num_ranks), pool),
-                               model.facts.span),
+                               GeometryOf(model.facts, num_ranks)),
           .method = {.forced = method}},
       *router_, directory_, Clock::Monotonic());
   EXPECT_TRUE(AllConnected());

@@ -501,8 +501,11 @@ TEST(NumericsTest, FlagsBeatTheFolderWhichBeatsTheDefaults) {
   }
   overrides = {};
   overrides.attention_sum = "per-degree";
-  EXPECT_EQ(ResolveNumerics(config, settings, overrides).status().code(),
-            absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(ResolveNumerics(config, settings, overrides)->attention_sum, "per-degree");
+  overrides.attention_sum = "per-rank";
+  const absl::Status sum = ResolveNumerics(config, settings, overrides).status();
+  EXPECT_EQ(sum.message(), "--attention-sum is \"per-rank\", it must be canonical or per-degree");
+  EXPECT_TRUE(IsUsageError(sum));
 }
 
 TEST(NumericsTest, ASpanThatCannotBeIsTheFaultOfWhoGaveIt) {

@@ -80,6 +80,16 @@ TEST(DescribeExactnessTest, IsExactWhereNothingWasTouchedAndSaysWhyNot) {
                           "all rows of a step"));
 }
 
+TEST(DescribeExactnessTest, SaysWhatBitsOfThePerDegreeSumDependOn) {
+  EXPECT_THAT(DescribeExactness({}, CapacityPolicy(), 1).reasons,
+              ElementsAre("attention summed per degree over 1 rank: its bits depend on the ranks"));
+  const Exactness exactness = DescribeExactness({}, CapacityPolicy(), 4);
+  EXPECT_FALSE(exactness.exact());
+  EXPECT_THAT(
+      exactness.reasons,
+      ElementsAre("attention summed per degree over 4 ranks: its bits depend on the ranks"));
+}
+
 TEST(DescribeExactnessTest, SaysWhichBiasesWereInForce) {
   RowEffects effects;
   effects.Add({0, 0, 4});

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moebius/attention/session_spans.h"
+
+#include <algorithm>
+
+#include "moebius/attention/zigzag.h"
+#include "moebius/base/check.h"
+
+namespace moebius {
+
+SessionSpans::SessionSpans(const SpanGeometry& geometry, int64_t prompt_length)
+    : geometry_(geometry) {
+  if (geometry.is_canonical()) return;
+  const int64_t unit = period() * geometry.span();
+  prompt_length_ = prompt_length;
+  num_units_ = prompt_length / unit;
+  last_begin_ = num_units_ * unit;
+  last_size_ = prompt_length - last_begin_;
+  first_generated_ = (num_units_ + (last_size_ > 0 ? 1 : 0)) * period();
+}
+
+int64_t SessionSpans::SpanOf(int64_t position) const {
+  if (is_canonical() || position < last_begin_) return geometry_.SpanOf(position);
+  if (position >= prompt_length_) {
+    return first_generated_ + geometry_.BlockOf(position) - geometry_.BlockOf(prompt_length_);
+  }
+  // The last j with ⌊j · T / 2N⌋ at or before it.
+  const int64_t offset = position - last_begin_;
+  return num_units_ * period() + ((offset + 1) * period() - 1) / last_size_;
+}
+
+PositionRange SessionSpans::SpanPositions(int64_t span) const {
+  if (is_canonical() || span < num_units_ * period()) return geometry_.SpanPositions(span);
+  if (span < first_generated_) {
+    const int64_t j = span - num_units_ * period();
+    return {last_begin_ + ZigzagBound(j, last_size_, geometry_.num_ranks()),
+            last_begin_ + ZigzagBound(j + 1, last_size_, geometry_.num_ranks())};
+  }
+  const int64_t block = geometry_.BlockOf(prompt_length_) + span - first_generated_;
+  return {std::max(prompt_length_, block * geometry_.key_block()),
+          (block + 1) * geometry_.key_block()};
+}
+
+int64_t SessionSpans::NumVisibleKeys(int64_t span, int64_t position, KeyWindow window) const {
+  const PositionRange positions = SpanPositions(span);
+  const int64_t begin = std::max(positions.begin, window.FirstKey(position));
+  return std::max<int64_t>(0, std::min(positions.end, position + 1) - begin);
+}
+
+int64_t SessionSpans::PositionsInPeriod(int64_t index, int32_t owner, int64_t length) const {
+  int64_t count = 0;
+  for (const int64_t j : {int64_t{owner}, period() - 1 - owner}) {
+    const PositionRange positions = SpanPositions(index * period() + j);
+    count += std::max<int64_t>(0, std::min(positions.end, length) - positions.begin);
+  }
+  return count;
+}
+
+int64_t SessionSpans::NumPositionsOf(int32_t owner, int64_t length) const {
+  MOEBIUS_DCHECK(!is_canonical());
+  if (length == 0) return 0;
+  const int64_t last = (NumSpans(length) - 1) / period();
+  const int64_t whole_units = std::min(last, num_units_);
+  int64_t count = whole_units * 2 * geometry_.span();
+  // The shorter unit, and the generated period whose first block has begun with prompt positions.
+  const int64_t uneven_end = std::min(last, whole_units + 2);
+  for (int64_t index = whole_units; index < uneven_end; ++index) {
+    count += PositionsInPeriod(index, owner, length);
+  }
+  count += (last - uneven_end) * 2 * geometry_.key_block();
+  return count + PositionsInPeriod(last, owner, length);
+}
+
+}  // namespace moebius

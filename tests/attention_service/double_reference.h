@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <string>
+
+#include "moebius/tensor/rows.h"
+#include "tests/attention_service/attention_fixture.h"
+
+namespace moebius::testing {
+
+/// A case whose output projection is the identity, so that heads come out as they are.
+AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span);
+
+struct HeadError {
+  double max_error = 0;
+  double max_value = 0;  // of the expected ones
+  /// Rounding P and the output to bf16 (2^-9 each, relative) is all that a one-pass kernel loses;
+  /// twice that.
+  double bound() const { return 2 * 0x1p-9 * max_value; }
+};
+
+/// Layer 0 of one session's prompt rows, every 13th row of every head and the last, against
+/// attention in fp64 over the rounded queries, keys and values. `model` has open heads.
+HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found);
+
+}  // namespace moebius::testing

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// The per-degree sum over N ranks: near the definition in fp64 for every N and method, the same
+// bits on repeat, whatever the chunks and the company, and two live buffers.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+#include "tests/attention_service/double_reference.h"
+#include "tests/attention_service/local_ranks.h"
+
+namespace moebius {
+namespace {
+
+using testing::AttentionCase;
+using testing::FirstDifference;
+using testing::HeadError;
+using testing::LocalRanks;
+using testing::MakeCaseWithOpenHeads;
+using testing::MakeTestSession;
+using testing::RunAll;
+using testing::RunTestStep;
+using testing::TestSession;
+
+constexpr int64_t kSpan = 32;
+constexpr int32_t kRanks[] = {1, 2, 3, 4, 5, 8};
+
+AttentionCase MakeCase(const std::string& name) {
+  AttentionCase model = MakeCaseWithOpenHeads(name, kSpan);
+  model.facts.sum = AttentionSum::kPerDegree;
+  return model;
+}
+
+double LargestDifference(Bf16Rows a, Bf16Rows b) {
+  double largest = 0;
+  for (int64_t r = 0; r < a.num_rows; ++r) {
+    for (int64_t c = 0; c < a.width; ++c) {
+      largest = std::max(largest, std::abs(double{ToFloat(a.row(r)[c])} - ToFloat(b.row(r)[c])));
+    }
+  }
+  return largest;
+}
+
+class PerDegreeTest : public ::testing::TestWithParam<std::string> {};
+
+// With and without keys that were there before; some prompts are many units of 2N spans, others
+// less than one.
+TEST_P(PerDegreeTest, StaysWithinTwiceTheOnePassErrorForEveryNumberOfRanks) {
+  const AttentionCase model = MakeCase(GetParam());
+  for (const int32_t num_ranks : kRanks) {
+    LocalRanks ranks(model, num_ranks);
+    for (const std::vector<int64_t>& chunks :
+         {std::vector<int64_t>{290}, std::vector<int64_t>{101, 64, 1, 300}}) {
+      const TestSession session = MakeTestSession(1, 290, 290, model.facts.hidden_size);
+      const RowBatch<Bf16> found =
+          RunAll(*ranks.group, MakeTestSession(1, 290, 290, model.facts.hidden_size), chunks);
+      const HeadError error =
+          testing::CompareHeadsWithDouble(model, session.rows.rows(), found.rows());
+      EXPECT_LE(error.max_error, error.bound()) << num_ranks << " ranks";
+      EXPECT_GT(error.max_value, 0.5);
+    }
+  }
+}
+
+TEST_P(PerDegreeTest, StaysWithinItInWindows) {
+  AttentionCase model = MakeCase(GetParam());
+  for (const int64_t size : {int64_t{1}, int64_t{3}, kSpan + 1, 3 * kSpan + 5}) {
+    model.facts.config.windows = {size, 0};
+    for (const int32_t num_ranks : {1, 3, 4}) {
+      LocalRanks ranks(model, num_ranks);
+      const TestSession session = MakeTestSession(2, 290, 290, model.facts.hidden_size);
+      const RowBatch<Bf16> found =
+          RunAll(*ranks.group, MakeTestSession(2, 290, 290, model.facts.hidden_size), {130, 160});
+      const HeadError error =
+          testing::CompareHeadsWithDouble(model, session.rows.rows(), found.rows());
+      EXPECT_LE(error.max_error, error.bound()) << num_ranks << " ranks, window " << size;
+    }
+  }
+}
+
+TEST_P(PerDegreeTest, StaysWithinItForEveryMethod) {
+  const AttentionCase model = MakeCase(GetParam());
+  constexpr int32_t kNumRanks = 4;
+  for (const AttentionMethod method : kAttentionMethods) {
+    if (method == AttentionMethod::kLocal) continue;
+    LocalRanks ranks(model, kNumRanks);
+    TestSession session = MakeTestSession(1, 330, 330, model.facts.hidden_size);
+    TestSession again = MakeTestSession(1, 330, 330, model.facts.hidden_size);
+    again.method = method;
+    if (method == AttentionMethod::kUlysses) again.ulysses_ranks = kNumRanks;
+    if (method == AttentionMethod::k2d) again.ulysses_ranks = 2;
+    const RowBatch<Bf16> found = RunAll(*ranks.group, std::move(again), {200, 130});
+    const HeadError error =
+        testing::CompareHeadsWithDouble(model, session.rows.rows(), found.rows());
+    EXPECT_LE(error.max_error, error.bound()) << AttentionMethodName(method);
+  }
+}
+
+// Prompts of every length and some generated rows, all in one step and each alone in chunks.
+TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
+  const AttentionCase model = MakeCase(GetParam());
+  const int64_t width = model.facts.hidden_size;
+  for (const int32_t num_ranks : kRanks) {
+    const std::vector<int64_t> prompts{0, 1, 2, 3, 7, 2 * num_ranks - 1, 31, 33, 66, 260};
+    LocalRanks ranks(model, num_ranks);
+    std::vector<TestSession> sessions;
+    std::vector<TestSession*> pointers;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      sessions.push_back(MakeTestSession(i, prompts[i] + 5, prompts[i], width));
+    }
+    for (TestSession& session : sessions) pointers.push_back(&session);
+    RunTestStep(*ranks.group, pointers, std::vector<int64_t>(pointers.size(), 1000));
+    for (const TestSession& session : sessions) ranks.group->EndSession(session.id);
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      const RowBatch<Bf16> alone =
+          RunAll(*ranks.group, MakeTestSession(i, prompts[i] + 5, prompts[i], width), {29, 3, 90});
+      EXPECT_EQ(FirstDifference(sessions[i].out.rows(), alone.rows()), "")
+          << num_ranks << " ranks, a prompt of " << prompts[i];
+    }
+  }
+}
+
+TEST_P(PerDegreeTest, IsNearTheCanonicalSumInDecodeAndDependsOnTheRanks) {
+  AttentionCase canonical = MakeCase(GetParam());
+  canonical.facts.sum = AttentionSum::kCanonical;
+  const AttentionCase model = MakeCase(GetParam());
+  const int64_t width = model.facts.hidden_size;
+  LocalRanks alone(canonical, 1);
+  const RowBatch<Bf16> expected =
+      RunAll(*alone.group, MakeTestSession(3, 400, 170, width), {170, 1});
+  double largest = 0;
+  for (int64_t r = 0; r < 400; ++r) {
+    for (const Bf16 element : expected.rows().span(r)) {
+      largest = std::max(largest, std::abs(double{ToFloat(element)}));
+    }
+  }
+  bool differs = false;
+  for (const int32_t num_ranks : {1, 3, 4}) {
+    LocalRanks ranks(model, num_ranks);
+    const RowBatch<Bf16> found =
+        RunAll(*ranks.group, MakeTestSession(3, 400, 170, width), {170, 1});
+    EXPECT_LE(LargestDifference(expected.rows(), found.rows()), 4 * 0x1p-9 * largest)
+        << num_ranks << " ranks";
+    const RowBatch<Bf16> again =
+        RunAll(*ranks.group, MakeTestSession(3, 400, 170, width), {170, 1});
+    EXPECT_EQ(FirstDifference(found.rows(), again.rows()), "") << num_ranks << " ranks";
+    differs = differs || !FirstDifference(expected.rows(), found.rows()).empty();
+  }
+  EXPECT_TRUE(differs);  // else the setting was ignored
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PerDegreeTest,
+                         ::testing::Values("gqa", "mqa", "mha", "mla", "mla_yarn"),
+                         [](const auto& info) { return info.param; });
+
+// A shard of a prompt of one unit is two spans.
+TEST(PerDegreeFiguresTest, HoldTwoBuffersWhateverTheNumberOfRanks) {
+  const AttentionCase model = MakeCase("gqa");
+  for (const int32_t num_ranks : {2, 3, 5, 8}) {
+    LocalRanks ranks(model, num_ranks);
+    const int64_t length = 2 * num_ranks * kSpan - 3;
+    RunAll(*ranks.group, MakeTestSession(1, length, length, model.facts.hidden_size), {length});
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      const ShardFigures figures = ranks.group->rank(rank).shard_figures();
+      EXPECT_EQ(figures.rounds, num_ranks);  // one of them is the rank's own
+      EXPECT_LE(figures.max_foreign_spans, 4);
+      EXPECT_EQ(figures.spans_received, 2 * (num_ranks - 1));
+    }
+  }
+}
+
+TEST(PerDegreeFiguresTest, ReturnOneStateOfEachRankForAGeneratedRow) {
+  const AttentionCase model = MakeCase("gqa");
+  for (const int32_t num_ranks : {2, 3, 5}) {
+    LocalRanks ranks(model, num_ranks);
+    TestSession session = MakeTestSession(0, 701, 700, model.facts.hidden_size);
+    RunTestStep(*ranks.group, {&session}, {700});
+    RunTestStep(*ranks.group, {&session}, {1});
+    int64_t states = 0;
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      states += ranks.group->rank(rank).shard_figures().states_received;
+    }
+    EXPECT_EQ(states, model.facts.config.num_query_heads * (num_ranks - 1));
+  }
+}
+
+// No rank holds more than two blocks above its share, and all is given back.
+TEST(PerDegreeFiguresTest, KeepTheShareOfEachRankAndGiveItBack) {
+  const AttentionCase model = MakeCase("mqa");
+  for (const int32_t num_ranks : {2, 3, 4, 8}) {
+    LocalRanks ranks(model, num_ranks);
+    for (const int64_t prompt : {1, 2, 5, 31, 32, 33, 100, 255, 256, 257, 300}) {
+      for (const int64_t length : {prompt, prompt + 1, prompt + 40, prompt + 200}) {
+        TestSession session =
+            MakeTestSession(static_cast<uint64_t>(prompt), length, prompt, model.facts.hidden_size);
+        RunTestStep(*ranks.group, {&session}, {length});
+        const int64_t share = (length + num_ranks * kSpan - 1) / (num_ranks * kSpan);
+        for (int32_t rank = 0; rank < num_ranks; ++rank) {
+          EXPECT_LE(ranks.group->rank(rank).usage().used_blocks, share + 2)
+              << num_ranks << " ranks, " << prompt << " of " << length;
+        }
+        ranks.group->EndSession(session.id);
+        for (int32_t rank = 0; rank < num_ranks; ++rank) {
+          EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, 0);
+        }
+      }
+    }
+  }
+}
+
+// A step that is given up leaves nothing behind: the next one has the same bits.
+TEST(PerDegreeFiguresTest, ForgetAStepThatWasGivenUp) {
+  const AttentionCase model = MakeCase("mha");
+  const int64_t width = model.facts.hidden_size;
+  LocalRanks ranks(model, 3);
+  const RowBatch<Bf16> expected = RunAll(*ranks.group, MakeTestSession(4, 150, 140, width), {70});
+  TestSession session = MakeTestSession(4, 150, 140, width);
+  RunTestStep(*ranks.group, {&session}, {70});
+  std::vector<int64_t> used;
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    used.push_back(ranks.group->rank(rank).usage().used_blocks);
+    const StepPlan plan{.step = 5000000,
+                        .sessions = {{.session = session.id,
+                                      .num_rows = 60,
+                                      .position_begin = 70,
+                                      .prompt_length = 140,
+                                      .first_rank = session.first_rank}},
+                        .num_rows = 60};
+    ASSERT_TRUE(ranks.group->rank(rank).BeginStep(plan).ok());
+    ranks.group->rank(rank).AbortStep();
+    EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, used.back());
+  }
+  while (session.length < 150) RunTestStep(*ranks.group, {&session}, {70});
+  EXPECT_EQ(FirstDifference(expected.rows(), session.out.rows()), "");
+}
+
+TEST(PerDegreeFailureTest, NamesTheRankThatDied) {
+  const AttentionCase model = MakeCase("mla");
+  LocalRanks ranks(model, 3);
+  TestSession session = MakeTestSession(0, 400, 390, model.facts.hidden_size);
+  RunTestStep(*ranks.group, {&session}, {300});
+  ranks.exchange.Fail(1, absl::UnavailableError("attention-1 died"));
+  const StepPlan plan{.step = 6000000,
+                      .sessions = {{.session = session.id,
+                                    .num_rows = 90,
+                                    .position_begin = 300,
+                                    .prompt_length = 390}},
+                      .num_rows = 90};
+  RowBatch<Bf16> rows(90, model.facts.hidden_size);
+  const auto statuses = ranks.group->RunStep(plan, rows.rows(), rows.rows());
+  EXPECT_TRUE(std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
+    return absl::IsUnavailable(status) && status.message() == "attention-1 died";
+  }));
+}
+
+}  // namespace
+}  // namespace moebius
