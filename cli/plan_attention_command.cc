@@ -106,6 +106,8 @@ absl::StatusOr<AttentionFacts> ReadHeads(const PlanAttentionFlags& flags,
     facts = AttentionFactsOf(*checkpoint);
     inputs->heads = HeadsOf(facts.config);
     inputs->options.span = facts.span;
+    const bool is_given = flags.attention_sum.has_value() || flags.return_bytes.has_value();
+    if (!is_given) inputs->options.sum = facts.sum;
   }
   AttentionHeads& heads = inputs->heads;
   MOEBIUS_RETURN_IF_ERROR(

@@ -357,6 +357,14 @@ TEST(SharedKvPoolTest, HoldsWhatTheSmallestRankHolds) {
   EXPECT_EQ(SharedKvPool({ranks[1]}, {128, 128}).num_blocks, 37);
 }
 
+TEST(SharedKvPoolTest, LeavesRoomForUnevenSharesOfThePerDegreeSum) {
+  const std::vector<KvPool> ranks(3, {.block_tokens = 64, .num_blocks = 100});
+  const SpanGeometry geometry(256, 64, AttentionSum::kPerDegree, 3);
+  const KvPool shared = SharedKvPool(ranks, geometry);
+  EXPECT_EQ(shared.block_tokens, 768);
+  EXPECT_EQ(shared.num_blocks, 16);  // of four blocks and two more
+}
+
 TEST(RankProbeTest, FindsWhatLinksAndKernelsCanDoOfTheSlowestRank) {
   const AttentionCase model = MakeAttentionCase("gqa", 64);
   RankWorld world(model, 3);

@@ -204,6 +204,7 @@ TEST(GenerateFlagsTest, CarryEveryValue) {
   flags.tier = "portable";
   flags.span = "64";
   flags.group_fill = "zero";
+  flags.attention_sum = "per-degree";
   flags.kv_budget = "1GiB";
   flags.chunk = "9";
   const auto arguments = ParseGenerateFlags(flags);
@@ -220,6 +221,7 @@ TEST(GenerateFlagsTest, CarryEveryValue) {
   EXPECT_EQ(arguments->node.tier, Tier::kPortable);
   EXPECT_EQ(arguments->node.span, 64);
   EXPECT_EQ(arguments->node.group_fill, GroupFill::kZero);
+  EXPECT_EQ(arguments->node.attention_sum, "per-degree");
   EXPECT_EQ(arguments->node.kv_budget_bytes, int64_t{1} << 30);
   EXPECT_EQ(arguments->node.chunk_rows, 9);
 }
