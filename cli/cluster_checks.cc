@@ -260,7 +260,13 @@ std::vector<DoctorCheck> JudgeRouter(const ServerInfo& info) {
     services.detail = absl::StrJoin(bad, "; ");
     services.hint = "moebius status says what each has said last";
   }
-  return {router, services};
+  std::vector<DoctorCheck> checks = {router, services};
+  for (const std::string& warning : info.warnings) {
+    const std::pair<std::string, std::string> parts =
+        absl::StrSplit(warning, absl::MaxSplits("; ", 1));
+    checks.push_back({"exposure", CheckState::kWarning, parts.first, parts.second});
+  }
+  return checks;
 }
 
 std::vector<DoctorCheck> JudgeProcesses(absl::Span<const ProcessFacts> processes) {

@@ -83,6 +83,7 @@ constexpr char kDoctorExamples[] =
 Examples:
   moebius doctor
   moebius doctor --model models/demo --json
+  moebius doctor --listen 0.0.0.0:7410,127.0.0.1:7411,0.0.0.0:7412,0.0.0.0:7413
   moebius doctor --router 127.0.0.1:7413
   moebius doctor --peers 10.0.0.5:7412,10.0.0.6:7412
 
@@ -223,6 +224,8 @@ void AddServe(CommandLine& line) {
                           "Where the router's spans go, as http://HOST:PORT/v1/traces; no https"},
                          {"Tracing", "--trace-sample-ratio", "R", &flags.trace_sample_ratio,
                           "Share of the calls without a traceparent that are traced; 0.01"},
+                         {"Tracing", "--trace-caller-rate", "R", &flags.trace_caller_rate,
+                          "Calls a second that are traced because callers say so; 10"},
                          {"Bias", "--bias-file", "FILE", &flags.bias_file,
                           "Where the biases are kept; needed for on"}});
   command.add_flag("--restart", flags.restart, "Start a process again that has died")
@@ -266,6 +269,8 @@ void AddDoctor(CommandLine& line) {
                  kDoctorExamples);
   command.add_option("--model", line.doctor.model, "Also check this model's folder")
       ->type_name("DIR");
+  AddTextFlags(command, {{"Options", "--listen", "HOST:PORT,…", &line.doctor.listen,
+                          "Also check that processes could listen there"}});
   AddRouterFlags(command, &line.doctor.router);
   AddTextFlags(command, {{"Router", "--peers", "HOST:PORT,…", &line.doctor.peers,
                           "HTTP addresses of processes, beside those that the router lists"}});

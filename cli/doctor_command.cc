@@ -16,6 +16,7 @@
 #include "cli/cluster_checks.h"
 #include "cli/error_output.h"
 #include "cli/host_facts.h"
+#include "cli/listen_check.h"
 #include "cli/terminal.h"
 
 #include "moebius/base/error.h"
@@ -23,6 +24,7 @@
 #include "moebius/base/exit_code.h"
 #include "moebius/base/float_environment.h"
 #include "moebius/base/host_memory.h"
+#include "moebius/base/status.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/kernels/tier.h"
 #include "moebius/model/checkpoint.h"
@@ -186,27 +188,40 @@ void PrintJson(const std::vector<DoctorCheck>& checks, bool ok) {
 
 }  // namespace
 
-std::vector<DoctorCheck> ExamineHost(const std::string& model) {
+absl::StatusOr<std::vector<DoctorCheck>> ExamineHost(const DoctorFlags& flags) {
   std::vector<DoctorCheck> checks = {CheckKernels(),   CheckThreads(),   CheckFloatEnvironment(),
                                      CheckMemory(),    CheckOpenFiles(), CheckSharedMemory(),
                                      CheckHugePages(), CheckNuma(),      CheckGpu()};
-  if (!model.empty()) checks.push_back(CheckModel(model));
+  if (flags.listen.has_value()) {
+    MOEBIUS_ASSIGN_OR_RETURN(const std::vector<Address> addresses,
+                             ParseListenAddresses(*flags.listen));
+    checks.push_back(CheckListenAddresses(addresses));
+  }
+  if (!flags.model.empty()) checks.push_back(CheckModel(flags.model));
   return checks;
 }
 
+namespace {
+
+absl::StatusOr<std::vector<DoctorCheck>> Examine(const DoctorFlags& flags, bool is_cluster) {
+  if (!is_cluster) return ExamineHost(flags);
+  if (flags.model.empty() && !flags.listen.has_value()) return ExamineCluster(flags);
+  return WithHint(absl::InvalidArgumentError(
+                      absl::StrCat(flags.listen.has_value() ? "--listen" : "--model",
+                                   " looks at this host, --router and --peers at a cluster")),
+                  "ask one after the other");
+}
+
+}  // namespace
+
 int RunDoctor(const DoctorFlags& flags) {
   const bool is_cluster = flags.router.router.has_value() || flags.peers.has_value();
-  std::vector<DoctorCheck> checks;
-  if (is_cluster) {
-    absl::StatusOr<std::vector<DoctorCheck>> examined = ExamineCluster(flags);
-    if (!examined.ok()) {
-      PrintError(examined.status(), flags.json ? OutputForm::kJson : OutputForm::kText);
-      return kExitUsage;
-    }
-    checks = *std::move(examined);
-  } else {
-    checks = ExamineHost(flags.model);
+  absl::StatusOr<std::vector<DoctorCheck>> examined = Examine(flags, is_cluster);
+  if (!examined.ok()) {
+    PrintError(examined.status(), flags.json ? OutputForm::kJson : OutputForm::kText);
+    return kExitUsage;
   }
+  const std::vector<DoctorCheck> checks = *std::move(examined);
   bool ok = true;
   for (const DoctorCheck& check : checks) ok = ok && check.state != CheckState::kFault;
   if (flags.json) {

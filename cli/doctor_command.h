@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "cli/router_flags.h"
 
 namespace moebius {
@@ -19,17 +20,19 @@ struct DoctorCheck {
   std::string hint;  // what to do; empty where all is well
 };
 
-/// What is there on this host, and what would keep Moebius from running well. `model` adds whether
-/// that folder would be taken and fits; empty leaves it out. Changes nothing.
-std::vector<DoctorCheck> ExamineHost(const std::string& model);
-
 /// `moebius doctor`, as typed.
 struct DoctorFlags {
   std::string model;
-  RouterCallFlags router;            // of the cluster to look at
-  std::optional<std::string> peers;  // HOST:PORT,HOST:PORT of HTTP ports
+  std::optional<std::string> listen;  // HOST:PORT,HOST:PORT that processes would listen on
+  RouterCallFlags router;             // of the cluster to look at
+  std::optional<std::string> peers;   // HOST:PORT,HOST:PORT of HTTP ports
   bool json = false;
 };
+
+/// What is there on this host, and what would keep Moebius from running well; of `model` and
+/// `listen` where the flags have them. Changes nothing. INVALID_ARGUMENT for a `listen` that is no
+/// list of addresses.
+absl::StatusOr<std::vector<DoctorCheck>> ExamineHost(const DoctorFlags& flags);
 
 /// Prints the checks of this host or, where the flags name one, of a cluster. Exit code 3 where one
 /// of the host's is a fault, 1 where one of the cluster's is.

@@ -124,6 +124,9 @@ std::string FormatStatus(absl::string_view target, const ModelInfo& model, const
   for (const std::string& what : server.missing) {
     absl::StrAppend(&out, " ! ", EscapeControls(what), "\n");
   }
+  for (const std::string& warning : server.warnings) {
+    absl::StrAppend(&out, " ! warning: ", EscapeControls(warning), "\n");
+  }
   absl::StrAppend(
       &out, "requests ", FormatCount(server.running_requests), " running, ",
       FormatCount(server.queued_requests), " queued, ", FormatCount(server.rejected_total),
@@ -155,6 +158,7 @@ std::string FormatStatusJson(const ModelInfo& model, const ServerInfo& server) {
   json.Set("topology", Json::String(server.topology));
   json.Set("ready", Json::Boolean(server.ready));
   json.Set("missing", WordsJson(server.missing));
+  json.Set("warnings", WordsJson(server.warnings));
   json.Set("epoch", Json::Integer(static_cast<int64_t>(server.epoch)));
   json.Set("tier", Json::String(server.tier));
   json.Set("threads", Json::Integer(server.threads));

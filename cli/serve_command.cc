@@ -120,6 +120,7 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
   PassOn("--api-keys", flags.api_keys, &options.router_flags);
   PassOn("--trace-endpoint", flags.trace_endpoint, &options.router_flags);
   PassOn("--trace-sample-ratio", flags.trace_sample_ratio, &options.router_flags);
+  PassOn("--trace-caller-rate", flags.trace_caller_rate, &options.router_flags);
   PassOn("--bias-balancer", flags.bias_balancer, &options.router_flags);
   PassOn("--bias-file", flags.bias_file, &options.router_flags);
   if (flags.placement.has_value() && flags.replicas.has_value()) {

@@ -39,6 +39,7 @@ struct ServeFlags {
   std::optional<std::string> api_keys;
   std::optional<std::string> trace_endpoint;
   std::optional<std::string> trace_sample_ratio;
+  std::optional<std::string> trace_caller_rate;
   bool restart = false;
   bool json = false;
 };

@@ -215,6 +215,12 @@ absl::Status ClientGate::Check(absl::string_view authorization, absl::string_vie
   return Find(authorization, peer).status();
 }
 
+absl::StatusOr<std::string> ClientGate::Identify(absl::string_view authorization,
+                                                 absl::string_view peer) const {
+  MOEBIUS_ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, Find(authorization, peer));
+  return client->name;
+}
+
 void ClientGate::WriteMetrics(MetricWriter& writer) const {
   writer.WriteCounter(Metric::kUnauthenticatedRequests,
                       static_cast<double>(num_unauthenticated_.load(std::memory_order_relaxed)));

@@ -64,6 +64,9 @@ class ClientGate {
                                                     absl::string_view peer = "");
   /// The same for a call that costs nothing and is not counted.
   absl::Status Check(absl::string_view authorization, absl::string_view peer = "") const;
+  /// The same, and the client's name.
+  absl::StatusOr<std::string> Identify(absl::string_view authorization,
+                                       absl::string_view peer = "") const;
 
   void WriteMetrics(MetricWriter& writer) const;
 

@@ -50,6 +50,10 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
                      "Share of the calls without a traceparent that are traced, 0 to 1; with one "
                      "the caller decides"},
                     &flags->trace_sample_ratio);
+  settings->AddText({"Tracing", "trace-caller-rate", "R",
+                     "Calls a second that are traced because their callers say so; of more than "
+                     "that none is; 0: none"},
+                    &flags->trace_caller_rate);
   settings->AddText({"Capacity", "capacity-factor", "CF",
                      "Rows of a step that an expert takes: CF times its even share; 0: any "
                      "(docs/routing.md)"},

@@ -43,6 +43,7 @@ struct RouterFlags {
   std::string metrics_expert_detail = "auto";  // off, layer-expert
   std::string trace_endpoint;                  // http://HOST:PORT/PATH; empty: nothing is traced
   std::string trace_sample_ratio = "0.01";     // of calls without a traceparent
+  std::string trace_caller_rate = "10";        // a second, of calls whose traceparent says so
 
   /// expert_replicas, or its default.
   int64_t Replicas() const {

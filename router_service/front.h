@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,8 +55,10 @@ class RouterFront {
   virtual Readiness readiness() const = 0;
   virtual BiasTable biases() const = 0;
   virtual PlacementTable placement() const = 0;
-  /// NOT_FOUND: never seen, or forgotten since.
-  virtual absl::StatusOr<Explanation> Explain(const std::string& request_id) const = 0;
+  /// NOT_FOUND: never seen, forgotten since, or of another caller than `asker` (as GenerateRequest
+  /// has it), in the same words. Nothing for `asker`: an operator, who sees all.
+  virtual absl::StatusOr<Explanation> Explain(const std::string& request_id,
+                                              const std::optional<std::string>& asker) const = 0;
 
   /// For operators and training loops. BiasControl::Update has the refusals; UNAVAILABLE while not
   /// ready.

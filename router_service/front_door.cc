@@ -76,8 +76,9 @@ Readiness FrontDoor::readiness() const {
   return {.ready = false, .missing = info_().missing};
 }
 
-absl::StatusOr<Explanation> FrontDoor::Explain(const std::string& request_id) const {
-  if (const RouterFront* const open = front()) return open->Explain(request_id);
+absl::StatusOr<Explanation> FrontDoor::Explain(const std::string& request_id,
+                                               const std::optional<std::string>& asker) const {
+  if (const RouterFront* const open = front()) return open->Explain(request_id, asker);
   return absl::NotFoundError(absl::StrCat("request_id '", request_id, "' was never seen"));
 }
 

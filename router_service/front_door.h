@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,8 @@ class FrontDoor final : public RouterFront {
   PlacementTable placement() const override;
   absl::StatusOr<uint64_t> UpdateBias(const BiasUpdate& update) override;
   Readiness readiness() const override;
-  absl::StatusOr<Explanation> Explain(const std::string& request_id) const override;
+  absl::StatusOr<Explanation> Explain(const std::string& request_id,
+                                      const std::optional<std::string>& asker) const override;
 
  private:
   RouterFront* front() const { return front_.load(std::memory_order_acquire); }

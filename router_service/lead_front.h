@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -80,8 +81,9 @@ class LeadFront final : public RouterFront {
   PlacementTable placement() const override;
   absl::StatusOr<uint64_t> UpdateBias(const BiasUpdate& update) override;
   Readiness readiness() const override;
-  absl::StatusOr<Explanation> Explain(const std::string& request_id) const override {
-    return parts_.log->Explain(request_id);
+  absl::StatusOr<Explanation> Explain(const std::string& request_id,
+                                      const std::optional<std::string>& asker) const override {
+    return parts_.log->Explain(request_id, asker);
   }
 
  private:

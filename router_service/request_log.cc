@@ -73,10 +73,12 @@ std::optional<Explanation> RequestLog::NoteEnd(const std::string& request_id,
   return ended;
 }
 
-absl::StatusOr<Explanation> RequestLog::Explain(const std::string& request_id) const {
+absl::StatusOr<Explanation> RequestLog::Explain(const std::string& request_id,
+                                                const std::optional<std::string>& asker) const {
   MutexLock lock(mutex_);
   const auto found = records_.find(request_id);
-  if (found == records_.end()) {
+  if (found == records_.end() ||
+      (asker.has_value() && found->second.explanation.caller != *asker)) {
     return WithHint(absl::NotFoundError(absl::StrCat("request '", request_id.substr(0, 128),
                                                      "' is not among those that run and the last ",
                                                      max_ended_, " that ended")),

@@ -41,8 +41,11 @@ class RequestLog {
   /// `status` OK: the last event came before. Forgets the oldest ended one beyond the bound.
   void OnEnded(const std::string& request_id, const absl::Status& status) MOEBIUS_EXCLUDES(mutex_);
 
-  /// NOT_FOUND: never seen, or forgotten since.
-  absl::StatusOr<Explanation> Explain(const std::string& request_id) const MOEBIUS_EXCLUDES(mutex_);
+  /// NOT_FOUND: never seen, forgotten since, or of another caller than `asker`, in the same words.
+  /// Nothing for `asker`: whoever it is of.
+  absl::StatusOr<Explanation> Explain(const std::string& request_id,
+                                      const std::optional<std::string>& asker = std::nullopt) const
+      MOEBIUS_EXCLUDES(mutex_);
   /// Whether an id that ended is still known.
   bool HasEnded(const std::string& request_id) const MOEBIUS_EXCLUDES(mutex_);
 

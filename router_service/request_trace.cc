@@ -23,6 +23,8 @@ std::unique_ptr<RequestTrace> RequestTrace::Begin(const TraceRule& rule,
   if (rule.sink == nullptr) return nullptr;
   const std::optional<TraceContext> caller = ParseTraceparent(traceparent);
   if (caller.has_value() && !caller->sampled) return nullptr;
+  // Not by the ratio either: it goes by the id, which a caller draws as he likes.
+  if (caller.has_value() && rule.callers != nullptr && !rule.callers->TryTake()) return nullptr;
   Random random(SeedFromSystem());
   TraceContext context;
   if (caller.has_value()) {

@@ -14,6 +14,7 @@
 #include "moebius/base/random.h"
 #include "moebius/telemetry/trace/trace_span.h"
 #include "router_service/phase_log.h"
+#include "router_service/trace_budget.h"
 
 namespace moebius {
 
@@ -21,6 +22,8 @@ namespace moebius {
 struct TraceRule {
   TraceSink* sink = nullptr;  // null: nobody's; outlives all that record
   double sample_ratio = 0;    // of calls that bring no trace, [0, 1]
+  /// Of calls whose trace is sampled; outlives all that record. Null: all of them.
+  TraceBudget* callers = nullptr;
 };
 
 /// One try of a step that a call took part in. Times are of Clock::Monotonic().
@@ -53,8 +56,8 @@ class RequestTrace {
   static constexpr int64_t kMaxBareSteps = 1024;
 
   /// Begins the root, a constant name, now. A caller's valid `traceparent` decides whether the call
-  /// is sampled, and whose child the root is; without one the rule's ratio does. Null where it is
-  /// not.
+  /// is sampled, as far as the rule's budget reaches, and whose child the root is; without one the
+  /// rule's ratio does. Null where it is not.
   static std::unique_ptr<RequestTrace> Begin(const TraceRule& rule, absl::string_view traceparent,
                                              absl::string_view name);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/rpc_ports.h"
 
+#include "absl/strings/str_cat.h"
+
 #include "moebius/base/status.h"
 #include "moebius/service/rpc_port.h"
 
@@ -29,11 +31,13 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
   server.max_message_bytes = MaxRouterRequestBytes(front.model_info(), options.max_forward_rows);
   RouterRpcOptions rpc;
   rpc.server = server;
+  rpc.warnings = WarningsOf(options.config, server.listen, options.gate != nullptr);
   RouterRpcOptions operators = rpc;
   rpc.gate = options.gate;
   operators.blocking_threads = kOperatorsThreads;
   std::unique_ptr<RpcPorts> ports(new RpcPorts(rpc, operators, front, health));
   ports->gate_ = options.gate;
+  ports->warnings_ = rpc.warnings;
   server.meter = &ports->calls_;
   MOEBIUS_ASSIGN_OR_RETURN(ports->public_server_, StartRpcPort(options.config, server,
                                                                ports->health_rpc_, {&ports->rpc_}));
@@ -45,6 +49,14 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
                            StartRpcPort(options.config, server, ports->admin_health_rpc_,
                                         {&ports->operators_rpc_, &ports->admin_rpc_}));
   return ports;
+}
+
+std::vector<std::string> RpcPorts::WarningsOf(const ServiceConfig& config, const Address& listen,
+                                              bool asks_for_keys) {
+  if (!asks_for_keys || config.tls.has_value() || IsLoopback(listen)) return {};
+  return {absl::StrCat("API keys come in clear text to ", FormatAddress(listen),
+                       ": whoever listens on the way has them; give --tls-ca, --tls-cert and "
+                       "--tls-key instead of --insecure (docs/tls.md)")};
 }
 
 std::string RpcPorts::admin_address() const {

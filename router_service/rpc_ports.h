@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -31,6 +32,11 @@ class RpcPorts {
     ClientGate* gate = nullptr;    // of the public port; null: anybody may call
   };
 
+  /// Of an address and a configuration, whether keys that are asked for travel in clear text beyond
+  /// this host: the sentence, with what to do. Pure.
+  static std::vector<std::string> WarningsOf(const ServiceConfig& config, const Address& listen,
+                                             bool asks_for_keys);
+
   /// Borrows `front`, `health` and the gate, which outlive the ports. Errors: those of
   /// StartRpcPort, and INVALID_ARGUMENT for an address that is none.
   static absl::StatusOr<std::unique_ptr<RpcPorts>> Start(const Options& options, RouterFront& front,
@@ -39,6 +45,8 @@ class RpcPorts {
   std::string public_address() const { return FormatAddress(public_server_->address()); }
   /// Empty where there is no such port.
   std::string admin_address() const;
+  /// What had better be otherwise, a sentence each, with what to do.
+  const std::vector<std::string>& warnings() const { return warnings_; }
   /// Of both ports, of the calls on them, and of who may call.
   void WriteMetrics(MetricWriter& writer) const;
 
@@ -50,6 +58,7 @@ class RpcPorts {
            Health& health);
 
   const ClientGate* gate_ = nullptr;  // null: anybody may call
+  std::vector<std::string> warnings_;
   CallMeter calls_{"router", RouterApi()};
   RouterRpc rpc_, operators_rpc_;
   RouterAdminRpc admin_rpc_;

@@ -165,6 +165,11 @@ class RouterServer final : public ServiceServer {
     };
   }
 
+  void Warn(const std::string& sentence) {
+    if (Logger* const logger = notices_.logger()) return logger->Warning(sentence);
+    notices_.Log(sentence);
+  }
+
   static bool HasWork(RouterCore& core) {
     const LeadUsage usage = core.lead().usage();
     return usage.queued_requests > 0 || usage.running_sessions > 0;
@@ -208,6 +213,7 @@ class RouterServer final : public ServiceServer {
       ports.gate = gate_.get();
     }
     MOEBIUS_ASSIGN_OR_RETURN(rpc_ports_, RpcPorts::Start(ports, *door_, health_));
+    for (const std::string& warning : rpc_ports_->warnings()) Warn(warning);
     endpoints_.grpc = rpc_ports_->public_address();
     endpoints_.admin = rpc_ports_->admin_address();
     return absl::OkStatus();

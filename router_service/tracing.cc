@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "moebius/base/parse_number.h"
 #include "moebius/base/status.h"
@@ -23,6 +24,13 @@ absl::StatusOr<TracingOptions> TracingOptionsOf(const RouterFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--trace-sample-ratio is ", flags.trace_sample_ratio, ", not from 0 to 1"));
   }
+  MOEBIUS_ASSIGN_OR_RETURN(options.caller_rate,
+                           ParseNumber("--trace-caller-rate", flags.trace_caller_rate));
+  if (!(options.caller_rate >= 0 && options.caller_rate <= kMaxTraceCallerRate)) {
+    return absl::InvalidArgumentError(absl::StrCat("--trace-caller-rate is ",
+                                                   flags.trace_caller_rate, ", not from 0 to ",
+                                                   kMaxTraceCallerRate, " calls a second"));
+  }
   if (flags.trace_endpoint.empty()) return options;
   auto target = ParseHttpTarget(flags.trace_endpoint, kDefaultPath);
   if (!target.ok()) return WithContext(target.status(), "--trace-endpoint");
@@ -32,7 +40,7 @@ absl::StatusOr<TracingOptions> TracingOptionsOf(const RouterFlags& flags) {
 
 RouterTracing::RouterTracing(const TracingOptions& options, const TraceResource& resource,
                              Logger* logger)
-    : sample_ratio_(options.sample_ratio) {
+    : sample_ratio_(options.sample_ratio), callers_(options.caller_rate, Clock::Monotonic()) {
   if (!options.target.has_value()) return;
   TraceExporterOptions exporter;
   exporter.target = *options.target;
@@ -43,6 +51,7 @@ RouterTracing::RouterTracing(const TracingOptions& options, const TraceResource&
 
 void RouterTracing::WriteMetrics(MetricWriter& writer) const {
   WriteTraceMetrics(exporter_ == nullptr ? TraceFigures() : exporter_->figures(), writer);
+  writer.WriteCounter(Metric::kTraceCallsOverRate, static_cast<double>(callers_.num_refused()));
 }
 
 }  // namespace moebius

@@ -11,13 +11,15 @@
 #include "moebius/telemetry/trace/trace_exporter.h"
 #include "router_service/config.h"
 #include "router_service/request_trace.h"
+#include "router_service/trace_budget.h"
 
 namespace moebius {
 
-/// What --trace-endpoint and --trace-sample-ratio say.
+/// What --trace-endpoint, --trace-sample-ratio and --trace-caller-rate say.
 struct TracingOptions {
   std::optional<HttpTarget> target;  // nothing: off
   double sample_ratio = 0;           // [0, 1]
+  double caller_rate = 0;            // calls a second, of callers that want theirs traced
 };
 
 /// INVALID_ARGUMENT names the setting.
@@ -30,11 +32,12 @@ class RouterTracing {
   /// `logger` is told of drops; null: nobody.
   RouterTracing(const TracingOptions& options, const TraceResource& resource, Logger* logger);
 
-  TraceRule rule() const { return {exporter_.get(), sample_ratio_}; }
+  TraceRule rule() { return {exporter_.get(), sample_ratio_, &callers_}; }
   void WriteMetrics(MetricWriter& writer) const;
 
  private:
   const double sample_ratio_;
+  TraceBudget callers_;
   std::unique_ptr<TraceExporter> exporter_;  // null: off
 };
 

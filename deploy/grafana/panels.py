@@ -351,8 +351,10 @@ TRANSPORT = Dashboard(
                   "lost: whoever reads the log is too slow."),
             Panel("Trace spans", "short",
                   ((rate("moebius_trace_spans_exported_total"), "exported"),
-                   (rate("moebius_trace_spans_dropped_total", "reason"), "dropped: {reason}")),
-                  "Spans that the collector took, and those that it did not.",
+                   (rate("moebius_trace_spans_dropped_total", "reason"), "dropped: {reason}"),
+                   (rate("moebius_trace_calls_over_rate_total"), "calls over the callers' rate")),
+                  "Spans that the collector took, those that it did not, and calls that had none "
+                  "because too many asked.",
                   "The reasons are in docs/tracing.md; answers wait for none of this."),
             Panel("Figures left out", "short",
                   ((rate("moebius_metrics_errors_total", "reason"), "{reason}"),),

@@ -82,7 +82,8 @@ struct ServerInfo {
   int64_t prompt_tokens_total = 0;
   int64_t generated_tokens_total = 0;
   StepFigures figures;
-  std::string capacity;  // of experts, in words; empty: dropless
+  std::string capacity;               // of experts, in words; empty: dropless
+  std::vector<std::string> warnings;  // what had better be otherwise, with what to do
 };
 
 /// Assignments of L layers and E routed experts since the router began.

@@ -218,6 +218,8 @@ constexpr MetricSpec kTable[] = {
      "Spans that a collector took; 0 without --trace-endpoint."},
     {kTraceSpansDropped, "moebius_trace_spans_dropped_total", kCounter, "", {"reason"},
      "Spans that it did not: queue_full, unreachable, refused by it, or stopped with the process."},
+    {kTraceCallsOverRate, "moebius_trace_calls_over_rate_total", kCounter, "", {},
+     "Calls whose traceparent asks for a trace and that have none, beyond --trace-caller-rate."},
     {kMetricsErrors, "moebius_metrics_errors_total", kCounter, "", {"reason"},
      "Values that were clamped or left out, because they cannot be true or are too many."},
     {kProcessCpuSeconds, "process_cpu_seconds_total", kCounter, "seconds", {},

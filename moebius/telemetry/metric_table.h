@@ -115,6 +115,7 @@ enum class Metric : uint16_t {
   kLogLines,
   kTraceSpansExported,
   kTraceSpansDropped,
+  kTraceCallsOverRate,
   kMetricsErrors,
   kProcessCpuSeconds,
   kProcessResidentBytes,

@@ -2,6 +2,7 @@
 #include "router_service/rpc/router_rpc.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -90,6 +91,7 @@ grpc::ServerUnaryReactor* RouterRpc::GetServerInfo(grpc::CallbackServerContext* 
     return AnswerNow(context, caller);
   }
   ServerInfo info = front_.server_info();
+  info.warnings = options_.warnings;
   info.limits.push_back({"max_generate_calls", options_.max_generate_calls, "RESOURCE_EXHAUSTED",
                          "Generate calls at a time"});
   info.limits.push_back({"max_blocking_calls", options_.max_blocking_calls, "RESOURCE_EXHAUSTED",
@@ -149,10 +151,14 @@ grpc::ServerUnaryReactor* RouterRpc::GetPlacement(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* RouterRpc::Explain(grpc::CallbackServerContext* context,
                                              const pb::ExplainRequest* request,
                                              pb::ExplainResponse* response) {
-  if (const absl::Status caller = CheckCaller(*context); !caller.ok()) {
-    return AnswerNow(context, caller);
+  std::optional<std::string> asker;  // nobody in particular where there is no gate
+  if (options_.gate != nullptr) {
+    absl::StatusOr<std::string> client =
+        options_.gate->Identify(AuthorizationOf(*context), context->peer());
+    if (!client.ok()) return AnswerNow(context, client.status());
+    asker = *std::move(client);
   }
-  const absl::StatusOr<Explanation> explanation = front_.Explain(request->request_id());
+  const absl::StatusOr<Explanation> explanation = front_.Explain(request->request_id(), asker);
   if (explanation.ok()) ToProto(*explanation, response);
   return AnswerNow(context, explanation.status());
 }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "moebius/rpc/health_rpc.h"
 #include "moebius/rpc/rpc_server.h"
@@ -22,8 +24,9 @@ struct RouterRpcOptions {
   int64_t max_blocking_calls = 64;    // that wait for such a thread
   absl::Duration max_blocking_time = absl::Seconds(30);
   absl::Duration max_write_wait = absl::Seconds(60);  // of one chunk for its reader
-  RpcServerOptions server;     // of the port, for what GetServerInfo tells of its bounds
-  ClientGate* gate = nullptr;  // who may call; outlives the service; null: anybody
+  RpcServerOptions server;            // of the port, for what GetServerInfo tells of its bounds
+  ClientGate* gate = nullptr;         // who may call; outlives the service; null: anybody
+  std::vector<std::string> warnings;  // for GetServerInfo
 };
 
 /// The service Router over a front. With a gate every method wants a key, and those that compute

@@ -302,7 +302,7 @@ TEST(AnswerTest, ClosesWithRatesTierThreadsAndSeed) {
 }
 
 TEST(DoctorTest, LooksAtEverythingAndChangesNothing) {
-  const auto checks = ExamineHost("");
+  const auto checks = *ExamineHost(DoctorFlags());
   std::vector<std::string> names;
   for (const DoctorCheck& check : checks) {
     names.push_back(check.name);
@@ -310,7 +310,9 @@ TEST(DoctorTest, LooksAtEverythingAndChangesNothing) {
     EXPECT_FALSE(check.detail.empty());
   }
   EXPECT_THAT(names, testing::IsSupersetOf({"kernels", "threads", "memory", "open files"}));
-  const auto with_model = ExamineHost("/nonexistent");
+  DoctorFlags flags;
+  flags.model = "/nonexistent";
+  const auto with_model = *ExamineHost(flags);
   EXPECT_EQ(with_model.back().state, CheckState::kFault);
 }
 

@@ -85,6 +85,17 @@ TEST(ClusterChecksTest, AMissingServiceIsAFaultOnlyWhereTheRouterLacksIt) {
   EXPECT_EQ(Named(JudgeRouter(info), "services").state, CheckState::kFault);
 }
 
+TEST(ClusterChecksTest, RepeatWhatTheRouterWarnsOf) {
+  ServerInfo info;
+  info.ready = true;
+  EXPECT_EQ(JudgeRouter(info).size(), 2u);
+  info.warnings = {"keys in clear text; give --tls-ca; and more"};
+  const DoctorCheck check = Named(JudgeRouter(info), "exposure");
+  EXPECT_EQ(check.state, CheckState::kWarning);
+  EXPECT_EQ(check.detail, "keys in clear text");
+  EXPECT_EQ(check.hint, "give --tls-ca; and more");
+}
+
 TEST(ClusterChecksTest, AskARealPort) {
   Registry registry;
   Health health(Clock::Monotonic());

@@ -147,6 +147,55 @@ class OperatorsTest(unittest.TestCase):
             self.assertIn("the API key has a space", done.stderr)
             self.assertIn(done.returncode, (1, 2, 3))
 
+    def test_a_client_is_told_of_its_own_requests_and_an_operator_of_all(self):
+        other = self.add_key("team-b")
+        # The router looks at the list every five seconds.
+        wait_until(lambda: self.run_moebius("status", "--router", self.router,
+                                            key=other).returncode == 0)
+        done = self.run_moebius("generate", "--router", self.router, "--prompt-ids", "256,72",
+                                "--max-tokens", "2", "--request-id", "mine", "--quiet", key=self.key)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+        def explain(request, key):
+            return self.run_moebius("explain", request, "--router", self.router, key=key)
+        self.assertEqual(explain("mine", self.key).returncode, 0)
+        hidden, absent = explain("mine", other), explain("nobody", other)
+        self.assertEqual((hidden.returncode, absent.returncode), (1, 1))
+        self.assertEqual(hidden.stderr.replace("mine", "nobody"), absent.stderr)
+
+    def test_keys_in_clear_text_are_warned_of_at_the_start_in_status_and_by_doctor(self):
+        service = programs.Service(
+            "router", "--listen=127.0.0.1:0", "--grpc-listen=0.0.0.0:0", "--http-listen=127.0.0.1:0",
+            "--experts=1", "--insecure", f"--api-keys={self.keys}")
+        self.addCleanup(service.close)
+        router = service.ports["grpc"].replace("0.0.0.0", "127.0.0.1")
+        wait_until(lambda: "API keys come in clear text to 0.0.0.0:" in service.stderr())
+        warnings = json.loads(self.run_moebius("status", "--router", router, "--json",
+                                               key=self.key).stdout)["warnings"]
+        self.assertEqual(len(warnings), 1, warnings)
+        done = self.run_moebius("doctor", "--router", router, "--json", key=self.key)
+        check, = [c for c in json.loads(done.stdout)["checks"] if c["name"] == "exposure"]
+        self.assertEqual(check["state"], "warning")
+        self.assertIn("give --tls-ca", check["hint"])
+        # Nobody listens on the way within a host.
+        status = self.run_moebius("status", "--router", self.router, "--json", key=self.key)
+        self.assertEqual(json.loads(status.stdout)["warnings"], [])
+
+    def test_doctor_says_which_address_is_taken_and_by_whom(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            free_address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.assertIn(f"ok       addresses       {free_address} is free",
+                      self.run_moebius("doctor", "--listen", free_address).stdout)
+        done = self.run_moebius("doctor", "--listen", f"{free_address},{self.router}")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn(f"fault    addresses       address already in use: {self.router} is held by "
+                      f"pid {self.process_named('router')['pid']}", done.stdout)
+        for words in (("--listen", "7410"), ("--listen", free_address, "--router", self.router)):
+            done = self.run_moebius("doctor", *words)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertIn("--listen", done.stderr)
+
     def test_doctor_looks_at_a_cluster_and_names_who_is_missing(self):
         done = self.run_moebius("doctor", "--router", self.router, "--json", key=self.key)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -143,6 +143,16 @@ class TracingTest(unittest.TestCase):
             lambda: cluster.metric("moebius_trace_spans_exported_total") == len(collector.spans()),
             PATIENCE_SECONDS))
 
+    def test_callers_have_no_more_calls_traced_than_their_rate_allows(self):
+        collector = self.collector()
+        # One, and the next in a thousand seconds.
+        cluster = self.cluster(collector, "--trace-sample-ratio=0", "--trace-caller-rate=0.001")
+        for _ in range(4):
+            answer = cluster.generate(*IDS, "--max-tokens", "1", "--traceparent", SAMPLED)
+            self.assertTrue(answer["exactness"]["exact"])
+        self.roots(collector, 1)
+        self.assertEqual(cluster.metric("moebius_trace_calls_over_rate_total"), 3)
+
     def test_a_collector_that_is_gone_or_refuses_takes_nothing_from_an_answer(self):
         collector = self.collector()
         collector.code = 500
@@ -170,7 +180,9 @@ class TracingTest(unittest.TestCase):
     def test_settings_that_cannot_be_are_refused_by_name(self):
         for flag, value in (("--trace-endpoint", "https://collector:4318/v1/traces"),
                             ("--trace-endpoint", "collector"), ("--trace-sample-ratio", "1.5"),
-                            ("--trace-sample-ratio", "nan"), ("--trace-sample-ratio", "often")):
+                            ("--trace-sample-ratio", "nan"), ("--trace-sample-ratio", "often"),
+                            ("--trace-caller-rate", "-1"), ("--trace-caller-rate", "nan"),
+                            ("--trace-caller-rate", "1e7")):
             done = programs.run(os.path.join(programs.PROGRAMS, "moebius-router"), "--model",
                                 programs.DEMO, f"{flag}={value}", "--check-config")
             self.assertNotEqual(done.code, 0, value)

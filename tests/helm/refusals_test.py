@@ -51,6 +51,7 @@ BY_SCHEMA = [
     ("tracing: {endpoint: 'https://collector:4318/v1/traces'}", "/tracing/endpoint"),
     ("tracing: {endpoint: 'http://collector/v1/traces'}", "/tracing/endpoint"),
     ("tracing: {sampleRatio: 1.5}", "/tracing/sampleRatio"),
+    ("tracing: {callerRate: -1}", "/tracing/callerRate"),
     ("networkPolicy: {prometheusNamespace: [monitoring]}", "/networkPolicy/prometheusNamespace"),
     ("podDisruptionBudget: {maxUnavailable: 0}", "/podDisruptionBudget/maxUnavailable"),
     ("probes: {startup: {failureThreshold: 0}}", "/probes/startup/failureThreshold"),

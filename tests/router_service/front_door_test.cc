@@ -38,7 +38,12 @@ class CountingFront final : public RouterFront {
   PlacementTable placement() const override { return {}; }
   absl::StatusOr<uint64_t> UpdateBias(const BiasUpdate&) override { return 7; }
   Readiness readiness() const override { return {.ready = true, .missing = {}}; }
-  absl::StatusOr<Explanation> Explain(const std::string&) const override { return Explanation(); }
+  absl::StatusOr<Explanation> Explain(const std::string&,
+                                      const std::optional<std::string>& asker) const override {
+    Explanation explanation;
+    explanation.caller = asker.value_or("an operator");
+    return explanation;
+  }
 
   void NoteRefused(const absl::Status&) override { ++refused; }
 
@@ -91,7 +96,8 @@ TEST_F(FrontDoorTest, TakesNoWorkWhileItDrainsButGoesOnAnsweringQuestions) {
   EXPECT_EQ(front_.taken, 0);
   EXPECT_EQ(front_.refused, 1);  // the Generate
   EXPECT_EQ(door_.server_info().topology, "behind the door");
-  EXPECT_TRUE(door_.Explain("a request").ok());
+  EXPECT_EQ(door_.Explain("a request", std::nullopt)->caller, "an operator");
+  EXPECT_EQ(door_.Explain("a request", "team-a")->caller, "team-a");
 }
 
 }  // namespace

@@ -4,13 +4,16 @@
 #include <unistd.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/error.h"
 #include "moebius/base/owned_fd.h"
 
 namespace moebius {
@@ -79,6 +82,25 @@ TEST(RequestLogTest, ForgetsTheOldestThatEndedAndNoneThatRuns) {
   EXPECT_TRUE(log.Explain("b").ok());
   EXPECT_TRUE(log.Explain("c").ok());
   EXPECT_TRUE(log.Explain("running").ok());
+}
+
+TEST(RequestLogTest, TellsAClientOfItsOwnRequestsAlone) {
+  RequestLog log(2);
+  log.OnQueued("a", "", "team-a");
+  log.OnQueued("b", "", "team-b");
+  log.OnEnded("b", absl::OkStatus());
+  EXPECT_TRUE(log.Explain("a", "team-a").ok());
+  EXPECT_TRUE(log.Explain("b", "team-b").ok());
+  EXPECT_TRUE(log.Explain("a").ok()) << "an operator";
+  // In the words that a request which never was gets.
+  for (const auto& [id, asker] : {std::pair("a", "team-b"), std::pair("b", "team-a")}) {
+    const absl::Status other = log.Explain(id, asker).status();
+    const absl::Status nobody = log.Explain("c", asker).status();
+    EXPECT_TRUE(absl::IsNotFound(other));
+    EXPECT_EQ(absl::StrReplaceAll(other.message(), {{absl::StrCat("'", id, "'"), "'c'"}}),
+              nobody.message());
+    EXPECT_EQ(HintOf(other), HintOf(nobody));
+  }
 }
 
 TEST(RequestLogTest, CountsAnIdThatIsUsedAgainOnce) {

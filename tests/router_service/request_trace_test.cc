@@ -60,6 +60,25 @@ TEST(RequestTraceTest, LetsTheCallerDecideAndElseTheRatio) {
   EXPECT_THAT(list.spans(), IsEmpty());
 }
 
+TEST(RequestTraceTest, TracesNoMoreOfTheCallersThanTheBudgetHas) {
+  SpanList list;
+  FakeClock clock;
+  TraceBudget budget(2, clock);
+  const TraceRule rule = {&list, 1, &budget};
+  const auto begins = [&](absl::string_view traceparent) {
+    return RequestTrace::Begin(rule, traceparent, "generate") != nullptr;
+  };
+  EXPECT_TRUE(begins(kSampled));
+  EXPECT_FALSE(begins(kNotSampled));
+  EXPECT_TRUE(begins("")) << "takes nothing from the callers'";
+  EXPECT_TRUE(begins(kSampled));
+  EXPECT_FALSE(begins(kSampled)) << "though the ratio would have it";
+  EXPECT_EQ(budget.num_refused(), 1);
+  EXPECT_TRUE(begins("")) << "and they take nothing from others";
+  clock.Advance(absl::Seconds(1));
+  EXPECT_TRUE(begins(kSampled));
+}
+
 TEST(RequestTraceTest, GivesLogLinesTheCallersTraceEvenWhereNothingIsSampled) {
   EXPECT_EQ(TraceIdOf(nullptr, kNotSampled), "4bf92f3577b34da6a3ce929d0e0e4736");
   EXPECT_EQ(TraceIdOf(nullptr, "malformed"), "");

@@ -49,7 +49,9 @@ class ScriptedFront final : public RouterFront {
   PlacementTable placement() const override { return {}; }
   absl::StatusOr<uint64_t> UpdateBias(const BiasUpdate&) override { return 7; }
   Readiness readiness() const override { return {false, {"expert-2 has not joined"}}; }
-  absl::StatusOr<Explanation> Explain(const std::string& request_id) const override {
+  absl::StatusOr<Explanation> Explain(const std::string& request_id,
+                                      const std::optional<std::string>& asker) const override {
+    if (request_id == "who") return absl::NotFoundError(asker.value_or("an operator"));
     std::vector<int32_t> experts(1024);
     std::iota(experts.begin(), experts.end(), 1'000'000);
     return WithHint(NotHeldError(experts, 7), std::string(5'000, 'h'));
@@ -312,6 +314,7 @@ TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients)
   known.api_key = "k";
   const auto client = *Client::Make(known);
   EXPECT_TRUE(client->GetModelInfo().ok());
+  EXPECT_EQ(client->Explain("who").status().message(), "a") << "of its own alone";
   GenerateRequest request;
   request.token_ids = {1, 2, 3, 4};
   std::thread reader([&] { EXPECT_TRUE(client->Generate(request, ignore).ok()); });
@@ -331,6 +334,12 @@ TEST(RouterRpcTest, WithAGateEveryMethodWantsAKeyAndCallsCountAmongTheirClients)
   clock.Advance(absl::Minutes(1));
   EXPECT_TRUE(client->Route(RouteRequest()).ok());
   std::remove(path.c_str());
+}
+
+TEST(RouterRpcTest, WithoutAGateAnybodyIsToldOfAnyRequest) {
+  ScriptedFront front;
+  RouterWorld world(front);
+  EXPECT_EQ(world.client().Explain("who").status().message(), "an operator");
 }
 
 TEST(RouterRpcTest, AKeyThatNoHeaderTakesIsRefusedWithoutRepeatingIt) {

@@ -341,6 +341,7 @@ class ServerInfo:
     generated_tokens_total: int
     figures: StepFigures
     capacity: str  # of experts, in words; empty: dropless
+    warnings: tuple[str, ...]  # what had better be otherwise, with what to do
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,7 @@ void ToProto(const ServerInfo& info, pb::GetServerInfoResponse* out) {
   out->set_generated_tokens_total(info.generated_tokens_total);
   ToProto(info.figures, out->mutable_figures());
   out->set_capacity(info.capacity);
+  for (const std::string& warning : info.warnings) out->add_warnings(warning);
 }
 
 ServerInfo FromProto(const pb::GetServerInfoResponse& in) {
@@ -130,6 +131,7 @@ ServerInfo FromProto(const pb::GetServerInfoResponse& in) {
   info.generated_tokens_total = in.generated_tokens_total();
   info.figures = FromProto(in.figures());
   info.capacity = in.capacity();
+  info.warnings.assign(in.warnings().begin(), in.warnings().end());
   return info;
 }
 
