@@ -23,6 +23,8 @@ SCRIPTS = ["dev", ".ci/run"]
 # Called where they are, never needed: with the reason.
 OPTIONAL_PROGRAMS = {
     "sudo": "only for users that are not root",
+    "buildah": "the test of the images skips without it",
+    "podman": "the test of the images skips without it",
 }
 SHELL_WORDS = set("""
     if then else elif fi for while until do done case esac in function select time { } [[ ! [ : .

@@ -65,6 +65,8 @@ class PerDegreeTest(unittest.TestCase):
         answer = self.ask(router, case)
         os.kill(processes["attention-1"]["pid"], signal.SIGKILL)
         self.assertEqual(served.event()["name"], "attention-1")
+        ready = programs.run(programs.MOEBIUS, "wait", "--router", router)
+        self.assertEqual(ready.code, 0, str(ready))
         self.assertEqual(self.ask(router, case)["logits_hash"], answer["logits_hash"])
 
 
