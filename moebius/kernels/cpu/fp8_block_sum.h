@@ -13,8 +13,8 @@
 namespace moebius {
 namespace {
 
-/// Blocks that are decoded at once: 4 KiB of bf16, half a group of the usual 128 K. Decoding asks for
-/// codes that come later, adding does not: short turns of both keep memory busy.
+/// Blocks that are decoded at once: 4 KiB of bf16, half a group of the usual 128 K. Decoding asks
+/// for codes that come later, adding does not: short turns of both keep memory busy.
 inline constexpr int64_t kDecodedBlocks = 2;
 /// Codes that are asked for ahead of their turn, by calls of more than a cache surely keeps.
 inline constexpr int64_t kFp8AheadBytes = 16 * kPanelBlockSize;
