@@ -13,8 +13,8 @@ Measures kernels, attention, planning, transports and clusters beside their ceil
 minutes on two cores, prints the ratios against their targets and keeps build/bench/report.json.
 
   --quick    the best kernels and the demo model only, about a minute and a half
-  --large    all 16 layers of OLMoE's shape instead of 4 (14 GB below build/bench instead of 3.7 GB;
-             either is made once)
+  --large    all 16 layers of OLMoE's shape instead of 4 (15 GB below build/bench instead of 4.9 GB,
+             made once)
   --update   also writes the table into bench/README.md
   --micro    the micro benchmarks instead; the other arguments go to each of them
 
@@ -37,11 +37,12 @@ one_bench() {
   build/bin/moebius bench "$@" --json-out "$bench_folder/$name.json"
 }
 
-# olmoe_folder LAYERS: makes the model once.
-olmoe_folder() {
-  local folder=$bench_folder/olmoe-$1
+# made_folder NAME FLAG…: moebius model make, once.
+made_folder() {
+  local folder=$bench_folder/$1
+  shift
   if [[ ! -f $folder/config.json ]]; then
-    build/bin/moebius model make --like olmoe-1b-7b --layers "$1" --out "$folder" >&2
+    build/bin/moebius model make "$@" --out "$folder" >&2
   fi
   printf '%s' "$folder"
 }
@@ -90,7 +91,10 @@ run_bench() {
     one_bench plan plan
     one_bench transport transport --repetitions 3
     one_bench cluster cluster --model models/demo
-    one_bench "olmoe-$layers" cluster --model "$(olmoe_folder "$layers")" --tokens 32 --repetitions 2
+    one_bench "olmoe-$layers" cluster --tokens 32 --repetitions 2 \
+      --model "$(made_folder "olmoe-$layers" --like olmoe-1b-7b --layers "$layers")"
+    one_bench experts-fp8 experts --dtype fp8 --tiers all --rows 1,8
+    one_bench load load --model "$(made_folder demo-50 --like demo --scale 50)"
   fi
   printf '\n'
   local -a flags=()
