@@ -58,7 +58,7 @@ absl::Status RunStep(RemoteAttention& port, Bf16Rows rows, int64_t begin, int64_
   return status;
 }
 
-RowBatch<Bf16> RunInSteps(RemoteAttention& port, Bf16Rows rows, std::vector<int64_t> ends) {
+RowBatch<Bf16> RunInSteps(RemoteAttention& port, Bf16Rows rows, const std::vector<int64_t>& ends) {
   RowBatch<Bf16> out(rows.num_rows, rows.width);
   int64_t begin = 0;
   for (const int64_t end : ends) {

@@ -169,7 +169,7 @@ class LocalExchangeGroup::Rank final : public KvExchange {
       ++other.num_serving_;
       holder = other.holder_;
     }
-    const absl::StatusOr<SharedBytes> answer = call(*holder);
+    absl::StatusOr<SharedBytes> answer = call(*holder);
     MutexLock lock(other.mutex_);
     --other.num_serving_;
     other.changed_.SignalAll();

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(testing::TempDir(), "moebius_cli_", name);
+  std::string path = absl::StrCat(testing::TempDir(), "moebius_cli_", name);
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
