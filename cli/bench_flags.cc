@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -35,6 +36,17 @@ absl::Status ReadSeconds(const std::string& text, absl::Duration* value) {
   MOEBIUS_ASSIGN_OR_RETURN(const double seconds, ParseNumber("--seconds", text));
   *value = absl::Seconds(seconds);
   return absl::OkStatus();
+}
+
+// What every benchmark has, and the check of the whole.
+template <typename Options>
+absl::StatusOr<Options> WithCommonFlags(const BenchFlags& common, Options options) {
+  if constexpr (requires { options.duration; }) {
+    MOEBIUS_RETURN_IF_ERROR(ReadSeconds(common.seconds, &options.duration));
+  }
+  MOEBIUS_RETURN_IF_ERROR(ReadNumber("--repetitions", common.repetitions, &options.repetitions));
+  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
+  return options;
 }
 
 absl::StatusOr<std::vector<Tier>> ParseTiers(const std::string& text) {
@@ -70,11 +82,7 @@ absl::StatusOr<TransportBenchOptions> ParseOptions(const BenchTransportFlags& fl
       options.message_bytes.push_back(bytes);
     }
   }
-  MOEBIUS_RETURN_IF_ERROR(ReadSeconds(flags.common.seconds, &options.duration));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 absl::StatusOr<ExpertBenchOptions> ParseOptions(const BenchExpertsFlags& flags) {
@@ -101,11 +109,7 @@ absl::StatusOr<ExpertBenchOptions> ParseOptions(const BenchExpertsFlags& flags) 
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--experts", flags.experts, &shape.num_experts));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--top-k", flags.top_k, &shape.top_k));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  MOEBIUS_RETURN_IF_ERROR(ReadSeconds(flags.common.seconds, &options.duration));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 absl::StatusOr<AttentionBenchOptions> ParseOptions(const BenchAttentionFlags& flags) {
@@ -118,11 +122,7 @@ absl::StatusOr<AttentionBenchOptions> ParseOptions(const BenchAttentionFlags& fl
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--kv-heads", flags.kv_heads, &options.kv_heads));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--head-dim", flags.head_dim, &options.head_dim));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  MOEBIUS_RETURN_IF_ERROR(ReadSeconds(flags.common.seconds, &options.duration));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 absl::StatusOr<ClusterBenchOptions> ParseOptions(const BenchClusterFlags& flags) {
@@ -134,10 +134,7 @@ absl::StatusOr<ClusterBenchOptions> ParseOptions(const BenchClusterFlags& flags)
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--rows", flags.rows, &options.prefill_rows));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--tokens", flags.tokens, &options.decode_tokens));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 absl::StatusOr<LoadBenchOptions> ParseOptions(const BenchLoadFlags& flags) {
@@ -145,10 +142,7 @@ absl::StatusOr<LoadBenchOptions> ParseOptions(const BenchLoadFlags& flags) {
   options.model = flags.model;
   options.folder = flags.packed_cache;
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 absl::StatusOr<PlanBenchOptions> ParseOptions(const BenchPlanFlags& flags) {
@@ -158,11 +152,7 @@ absl::StatusOr<PlanBenchOptions> ParseOptions(const BenchPlanFlags& flags) {
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--top-k", flags.top_k, &options.top_k));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--services", flags.services, &options.num_services));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--hidden", flags.hidden, &options.hidden_size));
-  MOEBIUS_RETURN_IF_ERROR(ReadSeconds(flags.common.seconds, &options.duration));
-  MOEBIUS_RETURN_IF_ERROR(
-      ReadNumber("--repetitions", flags.common.repetitions, &options.repetitions));
-  MOEBIUS_RETURN_IF_ERROR(ValidateOptions(options));
-  return options;
+  return WithCommonFlags(flags.common, std::move(options));
 }
 
 }  // namespace moebius
