@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -82,7 +81,7 @@ absl::StatusOr<TransportBenchOptions> ParseOptions(const BenchTransportFlags& fl
       options.message_bytes.push_back(bytes);
     }
   }
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 absl::StatusOr<ExpertBenchOptions> ParseOptions(const BenchExpertsFlags& flags) {
@@ -109,7 +108,7 @@ absl::StatusOr<ExpertBenchOptions> ParseOptions(const BenchExpertsFlags& flags) 
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--experts", flags.experts, &shape.num_experts));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--top-k", flags.top_k, &shape.top_k));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 absl::StatusOr<AttentionBenchOptions> ParseOptions(const BenchAttentionFlags& flags) {
@@ -122,7 +121,7 @@ absl::StatusOr<AttentionBenchOptions> ParseOptions(const BenchAttentionFlags& fl
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--kv-heads", flags.kv_heads, &options.kv_heads));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--head-dim", flags.head_dim, &options.head_dim));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 absl::StatusOr<ClusterBenchOptions> ParseOptions(const BenchClusterFlags& flags) {
@@ -134,7 +133,7 @@ absl::StatusOr<ClusterBenchOptions> ParseOptions(const BenchClusterFlags& flags)
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--rows", flags.rows, &options.prefill_rows));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--tokens", flags.tokens, &options.decode_tokens));
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 absl::StatusOr<LoadBenchOptions> ParseOptions(const BenchLoadFlags& flags) {
@@ -142,7 +141,7 @@ absl::StatusOr<LoadBenchOptions> ParseOptions(const BenchLoadFlags& flags) {
   options.model = flags.model;
   options.folder = flags.packed_cache;
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--threads", flags.threads, &options.num_threads));
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 absl::StatusOr<PlanBenchOptions> ParseOptions(const BenchPlanFlags& flags) {
@@ -152,7 +151,7 @@ absl::StatusOr<PlanBenchOptions> ParseOptions(const BenchPlanFlags& flags) {
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--top-k", flags.top_k, &options.top_k));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--services", flags.services, &options.num_services));
   MOEBIUS_RETURN_IF_ERROR(ReadNumber("--hidden", flags.hidden, &options.hidden_size));
-  return WithCommonFlags(flags.common, std::move(options));
+  return WithCommonFlags(flags.common, options);
 }
 
 }  // namespace moebius

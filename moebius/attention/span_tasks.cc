@@ -30,16 +30,6 @@ absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t s
   return cut;
 }
 
-std::vector<RoleRows> CutByRole(const StepPlan& plan) {
-  std::vector<RoleRows> cut;
-  for (size_t i = 0; i < plan.sessions.size(); ++i) {
-    for (const RoleRows& rows : CutByRole(plan.sessions[i], static_cast<int32_t>(i))) {
-      cut.push_back(rows);
-    }
-  }
-  return cut;
-}
-
 SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWindow window) {
   const SessionSpans spans = SpansOf(rows, geometry);
   return {spans.FirstSpan(rows.position_begin, window), spans.NumSpans(rows.position_end())};

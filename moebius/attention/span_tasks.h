@@ -30,9 +30,8 @@ struct RoleRows {
   int64_t position_end() const { return position_begin + num_rows; }
 };
 
-/// Cuts the sessions' rows by role, in the order of rows; empty ones are left out.
-std::vector<RoleRows> CutByRole(const StepPlan& plan);
-/// The same for one session of a step, `session_index` in it: no, one or two pieces.
+/// Cuts the rows of a step's session by role, in the order of rows: no, one or two pieces.
+/// `session_index`: into StepPlan::sessions.
 absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t session_index);
 
 /// The spans of the rows' session.
@@ -54,7 +53,7 @@ SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWin
 /// group, for rows [row_begin, row_begin + num_rows) of one RoleRows, over each of the spans
 /// [span_begin, span_end). A row has a state in a span iff it sees a key there.
 struct SpanTask {
-  int32_t rows_index = 0;  // into the vector of CutByRole
+  int32_t rows_index = 0;  // into the rows of the step
   int32_t key_group = 0;   // KV head; 0 where all heads share the keys
   HeadRange heads;         // those of the key group's query heads; empty: all of them
   int64_t row_begin = 0;   // relative to RoleRows::row_begin

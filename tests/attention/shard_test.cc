@@ -17,7 +17,12 @@ TEST(ShardTest, ARankAloneOwnsWhatCutByRoleCuts) {
                                     .first_rank = 3}},
                       .num_rows = 201};
   const OwnedRows owned = OwnedRowsOf(plan, SpanGeometry(64, 64), Shard{});
-  const std::vector<RoleRows> cut = CutByRole(plan);
+  std::vector<RoleRows> cut;
+  for (int32_t i = 0; i < static_cast<int32_t>(plan.sessions.size()); ++i) {
+    for (const RoleRows& part : CutByRole(plan.sessions[static_cast<size_t>(i)], i)) {
+      cut.push_back(part);
+    }
+  }
   ASSERT_EQ(owned.rows.size(), cut.size());
   for (size_t i = 0; i < cut.size(); ++i) {
     EXPECT_EQ(owned.rows[i].row_begin, cut[i].row_begin);

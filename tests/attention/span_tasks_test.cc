@@ -19,7 +19,12 @@ TEST(CutByRoleTest, CutsWhereThePromptEnds) {
                     .position_begin = 7,
                     .prompt_length = 4}},
       .num_rows = 7};
-  const std::vector<RoleRows> rows = CutByRole(plan);
+  std::vector<RoleRows> rows;
+  for (int32_t i = 0; i < static_cast<int32_t>(plan.sessions.size()); ++i) {
+    for (const RoleRows& part : CutByRole(plan.sessions[static_cast<size_t>(i)], i)) {
+      rows.push_back(part);
+    }
+  }
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].role, TokenRole::kPrompt);
   EXPECT_EQ(rows[0].num_rows, 3);
