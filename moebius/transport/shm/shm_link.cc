@@ -186,8 +186,9 @@ void ShmEnd::Close() {
 }
 
 void ShmEnd::RingBell() {
-  parts_.their_bell.Ring();
+  // Counted first: whoever the bell wakes finds it counted.
   Increase(context_.num_wakes);
+  parts_.their_bell.Ring();
 }
 
 void ShmEnd::FailLater(absl::Status reason) {
