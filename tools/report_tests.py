@@ -4,7 +4,8 @@
 
 Each tree has results/ctest.xml (ctest --output-junit), and results/NAME.xml from each GoogleTest
 binary. A ctest entry with a GoogleTest file counts as its cases, any other as one test. A skip
-whose reason is not in the list of expected skips is a failure.
+whose reason is not in the list of expected skips is a failure. A suite that failed and passed when
+it ran again alone (rerun_failed.py) counts as passed, and is named as UNSTEADY with what it said.
 
 Usage: report_tests.py --expected-skips FILE [--phase NAME=passed|failed …] TREE…
 The last line is `N passed, N failed, N skipped`; exit code 1 when something failed or nothing ran.
@@ -25,7 +26,8 @@ OPERATION_TOOLS_FOLDER = "operation_tools"
 
 
 class Outcome:
-    """One test: where it ran, its name, passed, failed or skipped, and why."""
+    """One test: where it ran, its name, passed, failed or skipped, and why; or unsteady, which is a
+    remark about a suite and counts nowhere."""
 
     def __init__(self, tree, name, state, text=""):
         self.tree, self.name, self.state, self.text = tree, name, state, text
@@ -138,6 +140,24 @@ def gtest_outcomes(tree, path):
             yield Outcome(tree, name, "passed")
 
 
+def again_cases(results):
+    """What ran again, by name: entries of ctest."""
+    path = os.path.join(results, "again.xml")
+    if not os.path.exists(path):
+        return {}
+    return {case.get("name"): case for case in ElementTree.parse(path).getroot().iter("testcase")}
+
+
+def first_failure(results, case):
+    """What a suite that ran again had said at first."""
+    path = os.path.join(results, "first", f"{case.get('name')}.xml")
+    if os.path.exists(path):
+        failed = [c for c in gtest_outcomes("", path) if c.state == "failed"]
+        if failed:
+            return "\n".join(f"{c.name}\n{c.text}" for c in failed)
+    return "\n".join((case.findtext("system-out") or "").strip().split("\n")[-15:])
+
+
 def read_tree(tree):
     """All outcomes of one tree. A tree without results is itself a failure."""
     results = os.path.join(tree, "results")
@@ -145,8 +165,14 @@ def read_tree(tree):
     if not os.path.exists(summary):
         return [Outcome(tree, "ctest", "failed", f"{summary} does not exist: the tests did not run")]
     outcomes = []
+    again = again_cases(results)
     for case in ElementTree.parse(summary).getroot().iter("testcase"):
-        name, status = case.get("name"), case.get("status")
+        name = case.get("name")
+        if name in again:
+            if again[name].get("status") == "run":
+                outcomes.append(Outcome(tree, name, "unsteady", first_failure(results, case)))
+            case = again[name]
+        status = case.get("status")
         output = (case.findtext("system-out") or "") + (case.findtext("system-err") or "")
         cases = []
         path = os.path.join(results, f"{name}.xml")
@@ -183,8 +209,8 @@ def report(trees, phases, skips, flags, out):
     for reason, skipped in sorted(reasons.items()):
         print(f"skipped {len(skipped):4}: {reason}", file=out)
     for outcome in outcomes:
-        if outcome.state == "failed":
-            print(f"FAILED {outcome.tree} {outcome.name}", file=out)
+        if outcome.state in ("failed", "unsteady"):
+            print(f"{outcome.state.upper()} {outcome.tree} {outcome.name}", file=out)
             for line in outcome.text.split("\n")[:15]:
                 print(f"       {line}", file=out)
     counts = {state: sum(o.state == state for o in outcomes)

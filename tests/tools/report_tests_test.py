@@ -71,6 +71,22 @@ class ReportTest(unittest.TestCase):
                                   {"a_test": [PASSED.format("One")]})
         self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))
 
+    def test_a_suite_that_passes_again_is_passed_and_named_as_unsteady(self):
+        os.makedirs(os.path.join(self.tree, "results", "first"))
+        self.write("first/a_test.xml", GTEST.format(cases=FAILED.format("One")))
+        self.write("again.xml", CTEST.format(cases=ctest_case("a_test", "run")))
+        code, lines = self.report([ctest_case("a_test", "fail"), ctest_case("b_test", "run")],
+                                  {"a_test": [PASSED.format("One")], "b_test": [PASSED.format("Two")]})
+        self.assertEqual((code, lines[-1]), (0, "2 passed, 0 failed, 0 skipped"))
+        self.assertTrue(any(line.startswith("UNSTEADY") and "a_test" in line for line in lines))
+        self.assertTrue(any("expected 1" in line for line in lines))
+
+    def test_a_suite_that_fails_again_has_failed(self):
+        self.write("again.xml", CTEST.format(cases=ctest_case("a_test", "fail", "worse")))
+        code, lines = self.report([ctest_case("a_test", "fail")])
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+        self.assertFalse(any(line.startswith("UNSTEADY") for line in lines))
+
     def test_an_expected_skip_is_listed_with_its_reason(self):
         code, lines = self.report(
             [ctest_case("a_test", "run")],

@@ -12,6 +12,7 @@ test_tree() {
   ctest --test-dir "build/$preset" -j "$(num_cores)" --output-on-failure --no-tests=ignore \
     --output-junit "results/ctest.xml" 2>&1 |
     follow_progress "$log" '^ *([0-9]+)/([0-9]+) Test' || true
+  python3 tools/rerun_failed.py "build/$preset" >>"$log" 2>&1
   end_step "$(sed -n 's/^\([0-9]*%\) tests passed.*out of \([0-9]*\)/\1 of \2 suites passed/p' "$log")"
 }
 
