@@ -19,6 +19,7 @@
 #include "attention_service/sharded_sum.h"
 #include "attention_service/span_compute.h"
 #include "attention_service/span_sum.h"
+#include "moebius/base/brief_work.h"
 #include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
@@ -75,6 +76,7 @@ class AttentionPipeline::Impl {
         shard(sharding.shard),
         exchange(sharding.exchange),
         geometry(GeometryOf(facts, sharding.shard.num_ranks)),
+        position_bytes(KvCache::BlockBytes(layout, 1) / facts.key_block),
         cache(layout, geometry, facts.num_layers, num_blocks, shard),
         projections(facts, layout, kernels, executor),
         compute(facts, geometry, layout, kernels, executor),
@@ -131,6 +133,7 @@ class AttentionPipeline::Impl {
   void BeginStep(const StepPlan& new_plan) {
     plan = new_plan;
     FillOwnedRows(plan, geometry, shard, owned);
+    is_brief = false;
     if (mock_delay.has_value()) return;
     executor.Run([&] {
       projections.BeginStep(owned.rows, cache);
@@ -139,10 +142,12 @@ class AttentionPipeline::Impl {
         of->local.BeginStep(found);
       }
     });
+    is_brief = ReadsLittle();
     if (exchange == nullptr) return;
     for (const auto& of : sums) {
       FindRows(/*of_others_too=*/true, of->window, found);
       of->sharded->BeginStep(plan, found);
+      is_brief = is_brief && of->is_local();
     }
     CountMethods();
     held.BeginStep(plan);
@@ -206,6 +211,16 @@ class AttentionPipeline::Impl {
     return *sums.back();
   }
 
+  // All ranks' rows of the step: what they ask this one for is part of its work.
+  bool ReadsLittle() const {
+    int64_t bytes = 0;
+    for (const PackedAttentionLayer& layer : layers) bytes = std::max(bytes, layer.bytes());
+    for (const SessionRows& session : plan.sessions) {
+      if (session.num_rows > 0) bytes += session.position_end() * position_bytes;
+    }
+    return plan.num_rows <= kMaxBriefRows && bytes <= kMaxBriefBytes;
+  }
+
   void CountMethods() {
     for (const SessionRows& session : plan.sessions) {
       const bool has_prompt_rows =
@@ -232,6 +247,7 @@ class AttentionPipeline::Impl {
   const Shard shard;
   KvExchange* const exchange;  // null: a rank alone
   const SpanGeometry geometry;
+  const int64_t position_bytes;        // KV of a position in one layer
   std::unique_ptr<WeightArena> arena;  // of the layers, where they were loaded
   WeightLoadFigures load_figures;
   std::vector<PackedAttentionLayer> layers;
@@ -246,6 +262,7 @@ class AttentionPipeline::Impl {
   OwnedRows owned;              // its rows of this rank
   std::vector<RoleRows> found;  // of FindRows
   RowBatch<Bf16> heads;         // [owned rows, heads * v_head_dim]: attention outputs
+  bool is_brief = false;        // the open step
   bool in_exchange = false;
   std::optional<absl::Duration> mock_delay;
 };
@@ -377,6 +394,10 @@ void AttentionPipeline::EndSession(SessionId session) {
   if (impl_->cache.has_open_step() && in_step) AbortStep();
   impl_->cache.EndSession(session);
 }
+
+bool AttentionPipeline::has_open_step() const { return impl_->cache.has_open_step(); }
+
+bool AttentionPipeline::is_brief() const { return impl_->cache.has_open_step() && impl_->is_brief; }
 
 int64_t AttentionPipeline::num_own_rows() const {
   return impl_->cache.has_open_step() ? impl_->owned.num_rows : 0;

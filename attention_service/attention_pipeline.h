@@ -127,6 +127,10 @@ class AttentionPipeline {
 
   /// Rows of the open step that this rank owns.
   int64_t num_own_rows() const;
+  bool has_open_step() const;
+  /// True while a step is open in which no layer waits for other ranks or reads more than is brief
+  /// (moebius/base/brief_work.h), here or in what others ask this rank for.
+  bool is_brief() const;
   /// Committed positions of a session; 0 when unknown.
   int64_t SessionLength(SessionId session) const;
   /// Thread-safe.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "moebius/base/brief_work.h"
 #include "moebius/base/status.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/probe_codec.h"
@@ -117,8 +118,42 @@ void AttentionRank::OnDelivery(Delivery delivery) {
     return Reply(delivery, BuildProbeReply(*delivery.message, options_.kernel_flops));
   }
   CancelIfRunning(*delivery.message);
+  if (TryRunNow(delivery)) return Count(&RankFigures::messages);
   Event event{.delivery = std::move(delivery)};
   Count(events_.TryPush(event) ? &RankFigures::messages : &RankFigures::refused);
+}
+
+// What is brief and has nothing before it: no other thread is woken.
+bool AttentionRank::TryRunNow(const Delivery& delivery) {
+  const Message& message = *delivery.message;
+  if (message.key.kind == kSessionEndKind || !events_.TryTakeTurn()) return false;
+  const bool is_done =
+      message.key.kind == kStepPlanKind ? TryBeginNow(message) : TryContinueNow(delivery);
+  if (is_done) Count(&RankFigures::delivered);
+  events_.EndTurn();
+  return is_done;
+}
+
+// A plan of few rows, unless rows wait for it or a step that may not be brief has to end first.
+bool AttentionRank::TryBeginNow(const Message& message) {
+  const bool ends_a_step = pipeline_.has_open_step() && !pipeline_.is_brief();
+  if (ends_a_step || !parked_.empty()) return false;
+  const absl::StatusOr<StepPlan> plan = ParseStepPlan(message);
+  if (!plan.ok() || plan->num_rows > kMaxBriefRows) return false;
+  BeginStep(*plan);
+  return true;
+}
+
+// Rows and end of a brief step.
+bool AttentionRank::TryContinueNow(const Delivery& delivery) {
+  const Message& message = *delivery.message;
+  if (!open_.has_value() || StepKey::Of(message) != *open_ || !pipeline_.is_brief()) return false;
+  if (message.key.kind == kStepEndKind) {
+    EndStep(message);
+  } else {
+    RunRows(delivery);
+  }
+  return true;
 }
 
 // An abort, or a plan that replaces the open step, ends the waits of that step at once; the event
@@ -141,7 +176,10 @@ void AttentionRank::CancelIfRunning(const Message& message) {
 }
 
 void AttentionRank::Run() {
-  while (std::optional<Event> event = events_.Pop()) Take(*std::move(event));
+  while (std::optional<Event> event = events_.PopAndTakeTurn()) {
+    Take(*std::move(event));
+    events_.EndTurn();
+  }
   EndAllSessions();
 }
 
@@ -149,7 +187,9 @@ void AttentionRank::Take(Event event) {
   if (!event.delivery.has_value()) return EndAllSessions();
   const Message& message = *event.delivery->message;
   if (message.key.kind == kStepPlanKind) {
-    BeginStep(message);
+    const absl::StatusOr<StepPlan> plan = ParseStepPlan(message);
+    if (!plan.ok()) return Count(&RankFigures::refused);
+    BeginStep(*plan);
   } else if (message.key.kind == kAttentionRowsKind) {
     RunRows(*event.delivery);
   } else if (message.key.kind == kStepEndKind) {
@@ -162,14 +202,12 @@ void AttentionRank::Take(Event event) {
   }
 }
 
-void AttentionRank::BeginStep(const Message& message) {
-  const absl::StatusOr<StepPlan> plan = ParseStepPlan(message);
-  if (!plan.ok()) return Count(&RankFigures::refused);
-  open_ = StepKey::Of(*plan);
+void AttentionRank::BeginStep(const StepPlan& plan) {
+  open_ = StepKey::Of(plan);
   failed_ = false;
-  begun_ = pipeline_.BeginStep(*plan);
+  begun_ = pipeline_.BeginStep(plan);
   if (begun_.ok()) {
-    for (const SessionRows& rows : plan->sessions) sessions_.insert(rows.session);
+    for (const SessionRows& rows : plan.sessions) sessions_.insert(rows.session);
   } else {
     Count(&RankFigures::failed_steps);
   }

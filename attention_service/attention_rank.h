@@ -13,8 +13,8 @@
 
 #include "attention_service/attention_pipeline.h"
 #include "attention_service/peer_exchange.h"
-#include "moebius/base/bounded_queue.h"
 #include "moebius/base/mutex.h"
+#include "moebius/base/turn_queue.h"
 #include "moebius/transport/transport.h"
 
 namespace moebius {
@@ -26,13 +26,15 @@ struct RankFigures {
   int64_t rows = 0;          // through a layer
   int64_t messages = 0;      // of a router, taken
   int64_t refused = 0;       // from nobody's router, unreadable, or beyond the queue
+  int64_t delivered = 0;     // of the messages: done by the thread that delivered them
   KvUsage kv;
   ShardFigures shard;
   ExchangeFigures exchange;
 };
 
 /// The door of an attention rank on the data plane: takes plans, rows and ends of a router and runs
-/// them, one after the other, on a thread of its own.
+/// them, one after the other, on a thread of its own; what belongs to a brief step
+/// (AttentionPipeline) and finds nothing at work, on the thread that delivers it.
 ///
 /// Plans, ends and session ends come over the control lane, hence in order; rows over the decode or
 /// bulk lane. Rows that overtake their plan are parked. A rank that could not begin a step says so
@@ -80,9 +82,12 @@ class AttentionRank {
 
   absl::Status Reserve(FrameKind kind, uint64_t max_bytes, uint32_t max_messages);
   void OnDelivery(Delivery delivery);
+  bool TryRunNow(const Delivery& delivery);
+  bool TryBeginNow(const Message& message);
+  bool TryContinueNow(const Delivery& delivery);
   void Run();
   void Take(Event event);
-  void BeginStep(const Message& message);
+  void BeginStep(const StepPlan& plan);
   void RunRows(const Delivery& delivery);
   void EndStep(const Message& message);
   void EndAllSessions();
@@ -103,14 +108,14 @@ class AttentionRank {
   std::optional<StepKey> aborted_ MOEBIUS_GUARDED_BY(mutex_);  // steps up to it need no more work
   RankFigures figures_ MOEBIUS_GUARDED_BY(mutex_);
 
-  // The running thread's own.
+  // Of whoever has the turn.
   std::optional<StepKey> open_;   // the last plan's, until its end
   absl::Status begun_;            // how that plan began
   bool failed_ = false;           // a layer of it failed
   std::vector<Delivery> parked_;  // rows whose plan has not come yet
   std::set<SessionId> sessions_;
 
-  BoundedQueue<Event> events_;
+  TurnQueue<Event> events_;
   std::thread thread_;
 };
 

@@ -82,6 +82,7 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
       MutexLock lock(mutex_);
       stopping_ = true;
       changed_.SignalAll();
+      while (is_delivery_serving_) changed_.Wait(mutex_);
     }
     if (thread_.joinable()) thread_.join();
   }
@@ -114,7 +115,8 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
-  // On a thread of the transport: queues the dispatch, or says at once that it cannot be.
+  // On a thread of the transport: answers a brief dispatch, queues any other, or says at once that
+  // it cannot be.
   void OnDelivery(Delivery delivery) {
     if (!delivery.message.ok()) return;  // the transport ends
     WaitingDispatch dispatch{delivery.source, delivery.lane, *std::move(delivery.message),
@@ -125,6 +127,9 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
       ++figures_.dispatches;
       if (stopping_ || draining_) {
         refusal = absl::UnavailableError("this expert service is draining");
+      } else if (CanServeNow(dispatch)) {
+        is_serving_ = is_delivery_serving_ = true;
+        CountWait(dispatch, dispatch.arrived);
       } else if (queue_.TryPush(dispatch)) {
         changed_.SignalAll();
         return;
@@ -133,7 +138,22 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
             absl::StrCat(queue_.size(), " dispatches of ", queue_.bytes(), " bytes wait already"));
       }
     }
+    if (refusal.ok()) return ServeNow(dispatch);
     Reply(dispatch, BuildFailedReply(ReplyKey(dispatch), refusal), Outcome::kRefused);
+  }
+
+  bool CanServeNow(const WaitingDispatch& dispatch) const MOEBIUS_REQUIRES(mutex_) {
+    return dispatch.lane == Lane::kDecode && !is_serving_ && queue_.size() == 0 &&
+           static_cast<int64_t>(dispatch.message.num_rows) <= options_.brief_rows;
+  }
+
+  // On the thread that delivered it: no other is woken, save for what came meanwhile.
+  void ServeNow(const WaitingDispatch& dispatch) {
+    Answer(dispatch, received_);
+    MutexLock lock(mutex_);
+    ++figures_.delivered_served;
+    is_serving_ = is_delivery_serving_ = false;
+    if (queue_.size() > 0 || draining_ || stopping_) changed_.SignalAll();
   }
 
   // On a thread of the transport: a dispatch that had no room to arrive in.
@@ -159,7 +179,7 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
   // The next dispatch; nothing when the server stops.
   std::optional<WaitingDispatch> Next() {
     MutexLock lock(mutex_);
-    while (queue_.size() == 0 && !stopping_) changed_.Wait(mutex_);
+    while ((queue_.size() == 0 || is_serving_) && !stopping_) changed_.Wait(mutex_);
     if (stopping_) return std::nullopt;
     const absl::Duration now = clock_.Now();
     std::optional<WaitingDispatch> dispatch = queue_.Pop(now);
@@ -327,7 +347,7 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
   const Forward forward_;
   const Clock& clock_;
   ReservationId reservation_;
-  // The serving thread's.
+  // Of whoever serves: the serving thread, or one that delivers.
   ReceivedDispatch received_;
   ReceivedDispatch received_in_pause_;
   absl::Duration paused_;  // of the bulk dispatch at hand, spent on others
@@ -337,6 +357,7 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
   DispatchQueue queue_ MOEBIUS_GUARDED_BY(mutex_);
   DispatchServerFigures figures_ MOEBIUS_GUARDED_BY(mutex_);
   bool is_serving_ MOEBIUS_GUARDED_BY(mutex_) = false;
+  bool is_delivery_serving_ MOEBIUS_GUARDED_BY(mutex_) = false;  // on a thread of the transport
   bool draining_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool stopping_ MOEBIUS_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -35,6 +35,9 @@ struct DispatchServerOptions {
   int64_t hidden_size = 0;
   int64_t row_budget = 1;      // rows of the largest step of any router
   uint32_t max_arriving = 16;  // dispatches that may be arriving at the same time
+  /// A decode dispatch of no more rows is answered by the thread that delivers it when nothing else
+  /// is at work (BriefRows); 0: none.
+  int64_t brief_rows = 0;
   DispatchQueueLimits queue;
   DispatchInstruments* instruments = nullptr;  // outlives the server; null: none
 };
@@ -55,6 +58,7 @@ struct DispatchServerFigures {
   double bulk_wait_seconds = 0;
   int64_t waiting = 0;
   uint64_t waiting_bytes = 0;
+  int64_t delivered_served = 0;  // of the served: by the thread that delivered them
   std::vector<std::vector<int64_t>> expert_rows;  // [layer][id]: assignments that were served
 };
 
@@ -72,7 +76,8 @@ struct DispatchServerFigures {
 ///
 /// Dispatches are decoded and answered on a thread of its own and computed on the executor, in the
 /// order of DispatchQueue; where a bulk one pauses, decode is served for at most as long as a
-/// quantum of it takes. Thread-safe.
+/// quantum of it takes. A brief one that finds nothing at work is answered where it is delivered.
+/// Thread-safe.
 class DispatchServer {
  public:
   /// ExpertPipeline::Forward, or what stands for it. On an executor thread, one call at a time, and

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "moebius/base/brief_work.h"
 #include "moebius/base/check.h"
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
@@ -17,6 +18,13 @@ namespace {
 PlacementShape ShapeOf(const ModelConfig& config) {
   return PlacementShape::Make(config.gate.num_experts, config.moe_layers, config.num_shared_experts,
                               config.NumDenseSlices());
+}
+
+// Rows whose experts are read in no time: none of a model of large experts.
+int64_t BriefRowsOf(const ModelConfig& config) {
+  const int64_t ids_per_row =
+      std::max<int64_t>(config.gate.top_k + config.num_shared_experts, config.NumDenseSlices());
+  return BriefRows(std::max<int64_t>(1, ids_per_row * config.ExpertWeightBytes()));
 }
 
 absl::Status AnswerZeros(absl::Duration delay, MutableBf16Rows replies) {
@@ -121,6 +129,7 @@ absl::Status ExpertParticipant::Serve(const SlotAssignment& slot,
   options.row_budget = slot.row_budget;
   options.queue = options_.queue;
   options.instruments = &instruments_;
+  if (!options_.mock_delay.has_value()) options.brief_rows = BriefRowsOf(checkpoint_.config());
   MOEBIUS_ASSIGN_OR_RETURN(
       std::unique_ptr<DispatchServer> server,
       DispatchServer::Start(options, transport_, &executor_, BuildForward(), clock_));

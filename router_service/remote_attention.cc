@@ -11,6 +11,7 @@
 #include "moebius/base/error.h"
 #include "moebius/base/mutex.h"
 #include "moebius/base/status.h"
+#include "moebius/transport/delivery_cond_var.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
 #include "moebius/wire/step_codec.h"
@@ -56,8 +57,10 @@ KvPool SharedKvPool(absl::Span<const KvPool> ranks, const SpanGeometry& geometry
 
 // What other threads write.
 struct RemoteAttention::State {
+  explicit State(DeliveryPoller* poller) : changed(poller) {}
+
   mutable Mutex mutex;
-  CondVar changed;
+  DeliveryCondVar changed;                             // with `mutex`
   uint64_t num_changes MOEBIUS_GUARDED_BY(mutex) = 0;  // of the directory
   RemoteAttentionFigures figures MOEBIUS_GUARDED_BY(mutex);
 };
@@ -89,7 +92,7 @@ RemoteAttention::RemoteAttention(const Options& options, Transport& transport,
       transport_(transport),
       directory_(directory),
       clock_(clock),
-      state_(std::make_shared<State>()),
+      state_(std::make_shared<State>(transport.poller())),
       ranks_(static_cast<size_t>(options.num_ranks)),
       owned_(static_cast<size_t>(options.num_ranks)) {
   MOEBIUS_CHECK_GE(options.num_ranks, 1);

@@ -11,6 +11,7 @@
 #include "moebius/base/error.h"
 #include "moebius/base/mutex.h"
 #include "moebius/routing/dispatch_plan.h"
+#include "moebius/transport/delivery_cond_var.h"
 #include "moebius/wire/dispatch_codec.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
@@ -374,7 +375,7 @@ class RemoteExperts::Impl {
   std::vector<Question> questions_;  // by service
 
   mutable Mutex mutex_;
-  CondVar changed_;
+  DeliveryCondVar changed_{transport_.poller()};
   std::vector<size_t> arrived_ MOEBIUS_GUARDED_BY(mutex_);  // services, in order
   size_t wake_at_ MOEBIUS_GUARDED_BY(mutex_) = 1;           // deliveries that end a wait
   uint64_t num_changes_ MOEBIUS_GUARDED_BY(mutex_) = 0;     // of the directory

@@ -87,10 +87,29 @@ class LinkListener {
   virtual Address address() const = 0;
 };
 
+/// Lets a thread that waits for a delivery receive it itself: otherwise the thread of the provider
+/// is woken by what arrives, and wakes the one that waits. See DeliveryCondVar.
+class DeliveryPoller {
+ public:
+  virtual ~DeliveryPoller() = default;
+  /// True: until Leave the caller's PollOnce calls all sinks, and nobody else does. False: another
+  /// thread does so already; the caller waits for it to be told, then calls StopSleeping.
+  virtual bool TryEnter() = 0;
+  virtual void StopSleeping() = 0;
+  /// Waits until something arrives, or Wake is called; calls the sinks. Between TryEnter and Leave.
+  virtual void PollOnce() = 0;
+  /// What arrives waits for the next TryEnter, but for a few milliseconds at most.
+  virtual void Leave() = 0;
+  /// Ends the PollOnce at hand, or the next one. Thread-safe.
+  virtual void Wake() = 0;
+};
+
 /// A way to make links. Thread-safe; outlives its links and listeners.
 class LinkProvider {
  public:
   virtual ~LinkProvider() = default;
+  /// As long-lived as the provider; null where the provider's own threads alone call sinks.
+  virtual DeliveryPoller* poller() { return nullptr; }
   /// "loopback", "grpc", "shm": a label of metrics.
   virtual absl::string_view name() const = 0;
   /// UNAVAILABLE at once when the port is taken, with the process that has it where that can be

@@ -56,8 +56,9 @@ struct ReservationSpec {
   absl::Duration deadline = absl::InfiniteDuration();  // on the transport's clock
   /// Once for each message, in its lane's order (kStep and kKind: overlapping for several lanes or
   /// peers), and at most once with a failure, which is the last call: DEADLINE_EXCEEDED, or
-  /// UNAVAILABLE when the peer died. Runs on a thread of the link or reactor: it hands over and
-  /// never computes or waits. It may call the transport.
+  /// UNAVAILABLE when the peer died. Runs on a thread of the link or reactor, and nothing else
+  /// arrives there meanwhile: it hands over, or does what is brief (base/brief_work.h), and
+  /// never waits for a message. It may call the transport.
   std::function<void(Delivery)> on_delivery;
   /// kKind only; may be null. Lets whoever asked be answered at once instead of at its deadline.
   /// Runs where on_delivery does.

@@ -84,6 +84,7 @@ std::vector<PeerInfo> Transport::peers() const { return core_->peers(); }
 absl::StatusOr<PeerInfo> Transport::FindPeer(PeerId id) const { return core_->FindPeer(id); }
 TransportFigures Transport::figures() const { return core_->figures(); }
 uint64_t Transport::incarnation() const { return core_->incarnation(); }
+DeliveryPoller* Transport::poller() const { return core_->poller(); }
 
 // --- Sending, reserving and figures.
 

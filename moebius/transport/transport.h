@@ -151,6 +151,8 @@ class Transport {
   absl::StatusOr<PeerInfo> FindPeer(PeerId id) const;
   TransportFigures figures() const;
   uint64_t incarnation() const;
+  /// The provider's, for those who wait for deliveries; may be null.
+  DeliveryPoller* poller() const;
 
  private:
   class Core;

@@ -43,6 +43,7 @@ class Transport::Core final : public LinkEndOwner,
   absl::StatusOr<PeerInfo> FindPeer(PeerId id) const;
   TransportFigures figures() const;
   uint64_t incarnation() const { return options_.incarnation; }
+  DeliveryPoller* poller() const { return provider_.poller(); }
   /// Ends everything; no reaction runs afterwards.
   void Shutdown();
 

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/brief_work.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
 #include "moebius/wire/step_codec.h"
@@ -140,6 +141,38 @@ TEST_P(AttentionRankTest, DelaysThatDifferByRankChangeNoBit) {
   const RowBatch<Bf16> found =
       RunInSteps(world.port(), rows.rows(), {130, 131, kPrompt, kPrompt + 5, kLength});
   EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "");
+}
+
+// Of a short session all that has few rows; a prompt of many rows, and generated rows that see
+// other ranks' keys, on the rank's own thread.
+TEST_P(AttentionRankTest, BriefStepsRunOnTheThreadThatDeliversThem) {
+  const AttentionCase model = MakeAttentionCase(GetParam(), 64);
+  const RowBatch<Bf16> rows = MakeRows(3, kLength, model.facts.hidden_size);
+  const RowBatch<Bf16> expected = RunAlone(model, rows.rows());
+  for (const int32_t num_ranks : {1, 2}) {
+    RankWorld world(model, num_ranks);
+    const auto delivered = [&] {
+      int64_t sum = 0;
+      for (int32_t r = 0; r < num_ranks; ++r) sum += world.rank(r).rank().figures().delivered;
+      return sum;
+    };
+    const auto run = [&](const std::vector<int64_t>& ends) {
+      const RowBatch<Bf16> found =
+          RunInSteps(world.port(), rows.rows().Slice(0, ends.back()), ends);
+      EXPECT_EQ(FirstDifference(expected.rows().Slice(0, ends.back()), found.rows()), "");
+    };
+    // Plans and ends of each rank, the rows of two layers of one.
+    const int64_t brief = 7 * (2 * num_ranks + 2);
+    run({kMaxBriefRows, 9, 10, 11, 12, 16, 17});
+    EXPECT_TRUE(RankWorld::Until([&] { return delivered() == brief; })) << delivered();
+    run({kMaxBriefRows + 1});
+    EXPECT_TRUE(RankWorld::Until([&] {
+      int64_t steps = 0;
+      for (int32_t r = 0; r < num_ranks; ++r) steps += world.rank(r).rank().figures().steps;
+      return steps == 8 * num_ranks;
+    }));
+    EXPECT_EQ(delivered(), brief) << num_ranks;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionRankTest, ::testing::Values("gqa", "mla"),

@@ -423,6 +423,60 @@ TEST_F(SmallQueueTest, RefusesAtOnceWhatDoesNotFit) {
   EXPECT_TRUE(ParseReply(router_->AnswerTo(2), 1, kHidden).ok());
 }
 
+class BriefDispatchTest : public DispatchServerTest {
+ protected:
+  static DispatchServerOptions Options() {
+    DispatchServerOptions options = ServerOptions();
+    options.brief_rows = 2;
+    return options;
+  }
+  BriefDispatchTest() : DispatchServerTest(Options()) {}
+  int64_t NumServedWhereDelivered() { return expert_.server().figures().delivered_served; }
+};
+
+TEST_F(BriefDispatchTest, IsAnsweredByTheThreadThatDeliversIt) {
+  const auto ask = [this](uint64_t step, int32_t num_rows, Lane lane) {
+    router_->Ask(AskingRouter::Dispatch(step, 0, 1, num_rows), lane);
+    EXPECT_TRUE(ParseReply(router_->AnswerTo(step), num_rows, kHidden).ok());
+    EXPECT_TRUE(Settled());
+  };
+  ask(1, 1, Lane::kDecode);
+  ask(2, 2, Lane::kDecode);
+  EXPECT_TRUE(WaitFor([&] { return NumServedWhereDelivered() == 2; }));
+  ask(3, 3, Lane::kDecode);  // more rows than are brief
+  ask(4, 1, Lane::kBulk);
+  // A failure is an answer too.
+  router_->Ask(AskingRouter::Dispatch(5, 0, 3));
+  EXPECT_TRUE(IsNotHeld(router_->FailureOf(5)));
+  EXPECT_TRUE(WaitFor([&] { return NumServedWhereDelivered() == 3; }));
+  const DispatchServerFigures figures = expert_.server().figures();
+  EXPECT_EQ(figures.served, 4);
+  EXPECT_EQ(figures.failed, 1);
+  EXPECT_EQ(figures.not_held, 1);
+}
+
+TEST_F(BriefDispatchTest, WaitsItsTurnBehindOthers) {
+  CloseGate();
+  router_->Ask(AskingRouter::Dispatch(100, 0, 0, 3));
+  ASSERT_TRUE(WaitFor([&] { return num_forwards() == 1; }));
+  router_->Ask(AskingRouter::Dispatch(1, 0, 0));
+  ASSERT_TRUE(Waiting(1));
+  OpenGate();
+  EXPECT_TRUE(ParseReply(router_->AnswerTo(1), 1, kHidden).ok());
+  EXPECT_THAT(router_->order(), testing::ElementsAre(100, 1));
+  EXPECT_EQ(NumServedWhereDelivered(), 0);
+}
+
+TEST_F(BriefDispatchTest, IsWaitedForByADrain) {
+  CloseGate();
+  router_->Ask(AskingRouter::Dispatch(1, 0, 0));
+  ASSERT_TRUE(WaitFor([&] { return num_forwards() == 1; }));
+  EXPECT_FALSE(expert_.server().Drain(absl::ZeroDuration()));
+  OpenGate();
+  EXPECT_TRUE(expert_.server().Drain(absl::Seconds(20)));
+  EXPECT_TRUE(ParseReply(router_->AnswerTo(1), 1, kHidden).ok());
+}
+
 TEST(MaxDispatchBytesTest, HoldsTheLargestDispatchOfAStep) {
   // 16 rows for 16 choices and 3 slices each, in the layer that asks for most.
   const PlacementShape shape = PlacementShape::Make(64, {false, true}, 3, 9);

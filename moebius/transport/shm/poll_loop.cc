@@ -19,6 +19,8 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kWakeId = 0;
+// A guest that waits for one answer after the other is back sooner: between two layers of a step.
+constexpr absl::Duration kGuestReturns = absl::Milliseconds(5);
 
 bool Add(int epoll, int fd, uint32_t events, uint64_t id) {
   epoll_event event = {};
@@ -43,12 +45,20 @@ PollLoop::PollLoop(OwnedFd epoll, OwnedFd wake)
 
 PollLoop::~PollLoop() {
   stopping_.store(true);
-  Post([] {});
+  {
+    MutexLock lock(seat_mutex_);
+    own_wakeup_.Signal();
+  }
+  Wake();
   thread_.join();
 }
 
 void PollLoop::Post(Reactor::Reaction reaction) {
   reactor_.Post(std::move(reaction));
+  Wake();
+}
+
+void PollLoop::Wake() {
   const uint64_t one = 1;
   // Never read, and it takes 2^64 of them to fill the counter.
   MOEBIUS_CHECK_EQ(write(wake_.fd(), &one, sizeof(one)), static_cast<ssize_t>(sizeof(one)));
@@ -67,7 +77,7 @@ absl::StatusOr<uint64_t> PollLoop::Watch(int fd, uint32_t events,
 
 void PollLoop::Forget(uint64_t id, int fd) {
   epoll_ctl(epoll_.fd(), EPOLL_CTL_DEL, fd, nullptr);
-  if (std::this_thread::get_id() == thread_.get_id()) {
+  if (std::this_thread::get_id() == runner_.load()) {
     watched_.erase(id);
   } else {
     Post([this, id] { watched_.erase(id); });
@@ -87,20 +97,76 @@ int PollLoop::WaitMilliseconds() const {
 }
 
 void PollLoop::Loop() {
-  std::array<epoll_event, 64> events;
-  while (!stopping_.load()) {
-    num_waits_.fetch_add(1, std::memory_order_relaxed);
-    const int count = epoll_wait(epoll_.fd(), events.data(), events.size(), WaitMilliseconds());
-    for (int i = 0; i < count; ++i) {
-      const auto found = watched_.find(events[i].data.u64);
-      if (found == watched_.end()) continue;
-      // A copy: it may forget itself, or watch something else.
-      const Watched watched = found->second;
-      watched.watcher->OnReady(watched.tag, events[i].events);
-    }
-    RunAgain();
-    reactor_.RunReady();
+  while (EnterOwn()) {
+    PollOnce();
+    LeaveOwn();
   }
+}
+
+// False when the loop ends.
+bool PollLoop::EnterOwn() {
+  MutexLock lock(seat_mutex_);
+  while (!stopping_.load()) {
+    const absl::Duration left = guest_left_at_ + kGuestReturns - Now();
+    if (has_guest_) {
+      own_waits_for_guest_ = true;
+      own_wakeup_.Wait(seat_mutex_);
+      own_waits_for_guest_ = false;
+    } else if (num_sleepers_ == 0 && left > absl::ZeroDuration()) {
+      own_wakeup_.WaitWithTimeout(seat_mutex_, left);
+    } else {
+      is_own_in_ = true;
+      return true;
+    }
+  }
+  return false;
+}
+
+void PollLoop::LeaveOwn() {
+  MutexLock lock(seat_mutex_);
+  is_own_in_ = false;
+  if (has_guest_) guest_wakeup_.Signal();
+}
+
+bool PollLoop::TryEnter() {
+  MutexLock lock(seat_mutex_);
+  if (has_guest_) {
+    ++num_sleepers_;
+    return false;
+  }
+  has_guest_ = true;
+  if (is_own_in_) Wake();
+  while (is_own_in_) guest_wakeup_.Wait(seat_mutex_);
+  return true;
+}
+
+void PollLoop::StopSleeping() {
+  MutexLock lock(seat_mutex_);
+  --num_sleepers_;
+}
+
+void PollLoop::Leave() {
+  MutexLock lock(seat_mutex_);
+  has_guest_ = false;
+  guest_left_at_ = Now();
+  if (own_waits_for_guest_ || num_sleepers_ > 0) own_wakeup_.Signal();
+}
+
+void PollLoop::PollOnce() {
+  runner_.store(std::this_thread::get_id());
+  std::array<epoll_event, 64> events;
+  num_waits_.fetch_add(1, std::memory_order_relaxed);
+  const int count = epoll_wait(epoll_.fd(), events.data(), events.size(), WaitMilliseconds());
+  for (int i = 0; i < count; ++i) {
+    const auto found = watched_.find(events[i].data.u64);
+    if (found == watched_.end()) continue;
+    // A copy: it may forget itself, or watch something else.
+    const Watched watched = found->second;
+    watched.watcher->OnReady(watched.tag, events[i].events);
+  }
+  RunAgain();
+  reactor_.RunReady();
+  runner_.store(std::thread::id());
 }
 
 void PollLoop::RunAgain() {

@@ -11,7 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
+#include "moebius/base/mutex.h"
 #include "moebius/base/owned_fd.h"
+#include "moebius/transport/link.h"
 #include "moebius/transport/reactor.h"
 
 namespace moebius {
@@ -24,12 +26,20 @@ class PollWatcher {
   virtual void OnReady(uint32_t tag, uint32_t events) = 0;
 };
 
-/// One thread that sleeps until a watched descriptor, a timer or a reaction is ready.
-class PollLoop {
+/// Sleeps until a watched descriptor, a timer or a reaction is ready: on a thread of its own, or on
+/// one that waits for deliveries meanwhile (DeliveryPoller). Whichever of them is in is "the loop's
+/// thread"; one at a time is.
+class PollLoop final : public DeliveryPoller {
  public:
   static absl::StatusOr<std::unique_ptr<PollLoop>> Start();
   /// No watcher is called and no reaction runs after this.
-  ~PollLoop();
+  ~PollLoop() override;
+
+  bool TryEnter() override;
+  void StopSleeping() override;
+  void PollOnce() override;
+  void Leave() override;
+  void Wake() override;
 
   /// How often the thread has waited, since the start. Thread-safe.
   uint64_t num_waits() const { return num_waits_.load(std::memory_order_relaxed); }
@@ -60,6 +70,8 @@ class PollLoop {
 
   PollLoop(OwnedFd epoll, OwnedFd wake);
   void Loop();
+  bool EnterOwn() MOEBIUS_EXCLUDES(seat_mutex_);
+  void LeaveOwn() MOEBIUS_EXCLUDES(seat_mutex_);
   void RunAgain();
   int WaitMilliseconds() const;
 
@@ -68,6 +80,18 @@ class PollLoop {
   Reactor reactor_{Clock::Monotonic()};
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> num_waits_{0};
+  std::atomic<std::thread::id> runner_{};  // the loop's thread while it runs
+
+  // Who is in. The own thread stays out for a while after a guest, who is expected back.
+  Mutex seat_mutex_;
+  CondVar own_wakeup_;
+  CondVar guest_wakeup_;
+  bool has_guest_ MOEBIUS_GUARDED_BY(seat_mutex_) = false;
+  bool is_own_in_ MOEBIUS_GUARDED_BY(seat_mutex_) = false;
+  bool own_waits_for_guest_ MOEBIUS_GUARDED_BY(seat_mutex_) = false;
+  int num_sleepers_ MOEBIUS_GUARDED_BY(seat_mutex_) = 0;  // wait for deliveries elsewhere
+  absl::Duration guest_left_at_ MOEBIUS_GUARDED_BY(seat_mutex_) = -absl::InfiniteDuration();
+
   // Of the loop's thread.
   absl::flat_hash_map<uint64_t, Watched> watched_;
   std::vector<Watched> again_;

@@ -48,6 +48,8 @@ ShmLinkProvider::ShmLinkProvider(std::unique_ptr<ShmContext> context)
     : context_(std::move(context)) {}
 ShmLinkProvider::~ShmLinkProvider() = default;
 
+DeliveryPoller* ShmLinkProvider::poller() { return context_->loop.get(); }
+
 absl::StatusOr<std::unique_ptr<LinkListener>> ShmLinkProvider::Listen(const Address& address,
                                                                       LinkAcceptor& acceptor) {
   return MakeShmListener(*context_, address, acceptor);

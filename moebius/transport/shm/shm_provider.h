@@ -19,7 +19,8 @@ struct ShmContext;
 /// A port is a name of its own, not a TCP port: the same for all loopback addresses, and free or
 /// taken apart from TCP's. Linux only.
 ///
-/// Sink calls come from the one thread of the provider: a delivery that waits holds up other links.
+/// Sink calls come from one thread at a time, the provider's own or one that waits for deliveries
+/// (poller): a delivery that waits holds up other links.
 /// Thread-safe.
 class ShmLinkProvider final : public LinkProvider {
  public:
@@ -29,6 +30,7 @@ class ShmLinkProvider final : public LinkProvider {
   ~ShmLinkProvider() override;
 
   absl::string_view name() const override { return "shm"; }
+  DeliveryPoller* poller() override;
   absl::StatusOr<std::unique_ptr<LinkListener>> Listen(const Address& address,
                                                        LinkAcceptor& acceptor) override;
   absl::StatusOr<std::unique_ptr<Link>> Dial(const Address& address, Lane lane) override;

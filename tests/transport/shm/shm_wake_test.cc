@@ -2,12 +2,17 @@
 // What frames cost in system calls and fresh memory: counts, never times.
 #include <atomic>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
+#include "moebius/base/mutex.h"
+#include "moebius/transport/delivery_cond_var.h"
 #include "moebius/transport/shm/shm_provider.h"
 #include "tests/transport/link_user.h"
 
@@ -98,6 +103,108 @@ TEST(ShmWakeTest, AQuestionAndItsAnswerCostARingAndAWaitAtEachEnd) {
   EXPECT_LE(answering->figures().num_wakes - answering_before.num_wakes, kRounds + 1);
   EXPECT_LE(asking->figures().num_waits - asking_before.num_waits, kRounds + 1);
   EXPECT_LE(answering->figures().num_waits - answering_before.num_waits, kRounds + 1);
+}
+
+// Waits for answers as a step does, and knows which thread delivers them.
+class Waiting final : public LinkSink {
+ public:
+  Waiting(ShmLinkProvider& provider, const Address& address)
+      : changed_(provider.poller()), link_(*provider.Dial(address, kLane)) {
+    link_->Start(*this);
+  }
+  ~Waiting() override { link_.reset(); }
+
+  void Write(WireFrame frame) { ASSERT_TRUE(link_->TryWrite(frame)); }
+  void AwaitFrames(uint64_t count) {
+    MutexLock lock(mutex_);
+    while (num_frames_ < count) changed_.Wait(mutex_);
+  }
+  bool AwaitFramesAsleep(uint64_t count) {
+    MutexLock lock(mutex_);
+    while (num_frames_ < count) {
+      if (changed_.WaitWithTimeout(mutex_, absl::Seconds(20))) return num_frames_ >= count;
+    }
+    return true;
+  }
+  // Frames that the thread delivered which calls this.
+  uint64_t NumDeliveredHere() {
+    MutexLock lock(mutex_);
+    return by_thread_[std::this_thread::get_id()];
+  }
+
+  void OnFrame(WireFrame) override {
+    MutexLock lock(mutex_);
+    ++num_frames_;
+    ++by_thread_[std::this_thread::get_id()];
+    changed_.SignalAll();
+  }
+  void OnWritable() override {}
+  void OnClosed(absl::Status) override {}
+
+ private:
+  Mutex mutex_;
+  DeliveryCondVar changed_;
+  uint64_t num_frames_ MOEBIUS_GUARDED_BY(mutex_) = 0;
+  std::map<std::thread::id, uint64_t> by_thread_ MOEBIUS_GUARDED_BY(mutex_);
+  std::unique_ptr<Link> link_;
+};
+
+TEST(ShmWakeTest, WhoWaitsForAnAnswerReceivesItWithoutAnotherThread) {
+  auto answering = MakeProvider();
+  auto asking = MakeProvider();
+  Echo echo;
+  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  Waiting user(*asking, (*listener)->address());
+  constexpr uint64_t kRounds = 300;
+  for (uint64_t i = 1; i <= kRounds; ++i) {
+    user.Write(NumberedFrame(i, 100));
+    user.AwaitFrames(i);
+  }
+  // Between two rounds the provider's own thread comes back only when a machine stands still.
+  EXPECT_GE(user.NumDeliveredHere(), kRounds / 2);
+}
+
+TEST(ShmWakeTest, WhenNobodyWaitsTheOwnThreadDeliversAgain) {
+  auto answering = MakeProvider();
+  auto asking = MakeProvider();
+  Echo echo;
+  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  Waiting user(*asking, (*listener)->address());
+  for (uint64_t i = 1; i <= 20; ++i) {
+    user.Write(NumberedFrame(2 * i, 100));
+    user.AwaitFrames(2 * i - 1);
+    const uint64_t here = user.NumDeliveredHere();
+    user.Write(NumberedFrame(2 * i + 1, 100));
+    ASSERT_TRUE(user.AwaitFramesAsleep(2 * i)) << "round " << i;
+    EXPECT_EQ(user.NumDeliveredHere(), here);
+  }
+}
+
+TEST(ShmWakeTest, SeveralThatWaitAreAllServed) {
+  auto answering = MakeProvider();
+  auto asking = MakeProvider();
+  constexpr int kUsers = 3;
+  constexpr uint64_t kRounds = 200;
+  std::vector<std::unique_ptr<Echo>> echoes;
+  std::vector<std::unique_ptr<LinkListener>> listeners;
+  std::vector<std::unique_ptr<Waiting>> users;
+  for (int i = 0; i < kUsers; ++i) {
+    echoes.push_back(std::make_unique<Echo>());
+    listeners.push_back(*answering->Listen({"127.0.0.1", 0}, *echoes.back()));
+    users.push_back(std::make_unique<Waiting>(*asking, listeners.back()->address()));
+  }
+  std::vector<std::thread> threads;
+  for (const auto& user : users) {
+    threads.emplace_back([&user] {
+      for (uint64_t i = 1; i <= kRounds; ++i) {
+        user->Write(NumberedFrame(i, 100));
+        user->AwaitFrames(i);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(ShmWakeTest, AfterALargeFrameTheRingIsLookedAtABoundedNumberOfTimes) {
