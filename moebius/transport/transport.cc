@@ -120,7 +120,7 @@ absl::StatusOr<SendId> Transport::Core::Send(PeerId id, Lane lane, Message messa
   return send;
 }
 
-void Transport::Core::ExpireSends(std::weak_ptr<LinkEnd> weak) {
+void Transport::Core::ExpireSends(const std::weak_ptr<LinkEnd>& weak) {
   const End end = weak.lock();
   if (end == nullptr) return;
   const absl::Duration next = end->ExpireSends(clock_.Now());

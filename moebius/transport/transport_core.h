@@ -88,7 +88,7 @@ class Transport::Core final : public LinkEndOwner,
   void Kill(PeerId id, const absl::Status& reason);
   void Refuse(const End& end, const absl::Status& reason);
   void RemoveSilent(const End& end) MOEBIUS_EXCLUDES(mutex_);
-  void ExpireSends(std::weak_ptr<LinkEnd> end);
+  void ExpireSends(const std::weak_ptr<LinkEnd>& end);
   void ExpireReservations();
   void ArmReservations() MOEBIUS_EXCLUDES(mutex_);
   void Retire(End end);
