@@ -87,7 +87,7 @@ absl::Status RunSteps(const Arguments& arguments) {
   request.max_tokens = arguments.num_steps;
   request.ignore_eos = true;
   const double before = CpuSeconds();
-  const absl::Status status = node.Generate(request, [](const GenerateEvent&) { return true; });
+  absl::Status status = node.Generate(request, [](const GenerateEvent&) { return true; });
   if (!status.ok()) return status;
   const double seconds = CpuSeconds() - before;
 
