@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -96,9 +97,19 @@ std::string Disagreement(absl::Span<const ProcessFacts> processes, Read read, st
   });
 }
 
+// Silence proves nothing.
+std::optional<DoctorCheck> NobodyAnswers(absl::string_view name,
+                                         absl::Span<const ProcessFacts> processes) {
+  for (const ProcessFacts& process : processes) {
+    if (process.reached.ok()) return std::nullopt;
+  }
+  return DoctorCheck{std::string(name), CheckState::kWarning, "nobody answers", ""};
+}
+
 template <typename Read>
 DoctorCheck CheckAgreement(absl::string_view name, absl::Span<const ProcessFacts> processes,
                            Read read, CheckState otherwise, absl::string_view hint) {
+  if (auto silence = NobodyAnswers(name, processes)) return *std::move(silence);
   std::string agreed;
   const std::string others = Disagreement(processes, read, &agreed);
   if (!others.empty()) return {std::string(name), otherwise, others, std::string(hint)};
@@ -121,6 +132,7 @@ DoctorCheck CheckReached(absl::Span<const ProcessFacts> processes) {
 }
 
 DoctorCheck CheckHealth(absl::Span<const ProcessFacts> processes) {
+  if (auto silence = NobodyAnswers("health", processes)) return *std::move(silence);
   std::vector<std::string> complaints;
   for (const ProcessFacts& process : processes) {
     for (const std::string& complaint : process.unhealthy) {
@@ -135,6 +147,7 @@ DoctorCheck CheckHealth(absl::Span<const ProcessFacts> processes) {
 }
 
 DoctorCheck CheckClocks(absl::Span<const ProcessFacts> processes) {
+  if (auto silence = NobodyAnswers("clocks", processes)) return *std::move(silence);
   std::vector<std::string> off;
   for (const ProcessFacts& process : processes) {
     if (!process.skew.has_value() || absl::AbsDuration(*process.skew) <= kMaxSkew) continue;

@@ -10,9 +10,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace moebius {
 namespace {
@@ -22,6 +25,17 @@ constexpr absl::Duration kRedraw = absl::Milliseconds(100);
 constexpr absl::Duration kLine = absl::Seconds(5);
 constexpr int kLeastBar = 5;
 constexpr int kMostBar = 40;
+
+// The first `columns` columns of a line, the last of them "…" where it was longer.
+std::string ClipLine(absl::string_view line, int columns) {
+  if (DisplayWidth(line) <= columns) return std::string(line);
+  size_t end = 0;
+  for (int taken = 0; taken < columns - 1; ++taken) {
+    ++end;
+    while ((static_cast<unsigned char>(line[end]) & 0xC0) == 0x80) ++end;
+  }
+  return absl::StrCat(line.substr(0, end), "…");
+}
 
 }  // namespace
 
@@ -35,6 +49,7 @@ TerminalInfo DescribeTerminal(int fd) {
   winsize size = {};
   if (info.is_terminal && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
     info.columns = size.ws_col;
+    if (size.ws_row > 0) info.rows = size.ws_row;
   }
   return info;
 }
@@ -61,6 +76,22 @@ int DisplayWidth(absl::string_view text) {
     if (!continues) ++width;
   }
   return width;
+}
+
+std::string FitTerminal(absl::string_view frame, absl::string_view last, int columns, int rows) {
+  std::vector<std::string> lines = absl::StrSplit(absl::StripSuffix(frame, "\n"), '\n');
+  const size_t room = static_cast<size_t>(std::max(rows - 2, 1));  // beside `last` and the cursor
+  if (lines.size() > room) {
+    const size_t left_out = lines.size() - (room - 1);
+    lines.resize(room);
+    lines.back() = absl::StrCat("… ", left_out, " more lines");
+  }
+  lines.emplace_back(last);
+  std::string out;
+  for (const std::string& line : lines) {
+    absl::StrAppend(&out, ClipLine(line, std::max(columns, 1)), "\n");
+  }
+  return out;
 }
 
 std::string FormatCount(int64_t value) {

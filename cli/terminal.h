@@ -17,6 +17,7 @@ struct TerminalInfo {
   bool may_redraw = false;  // a terminal, TERM set and not "dumb"
   bool may_color = false;   // the same, NO_COLOR unset or empty
   int columns = 80;
+  int rows = 24;
 };
 TerminalInfo DescribeTerminal(int fd);
 
@@ -30,6 +31,12 @@ std::string ProgressLine(absl::string_view label, double fraction, absl::string_
 
 /// Columns that a UTF-8 text takes where each character takes one. Pure.
 int DisplayWidth(absl::string_view text);
+
+/// What of a frame has room on a terminal that redraws it from its top left: lines of at most
+/// `columns`, cut with "…", and with `last` at most `rows` - 1 of them. Where lines do not fit, the
+/// first that is left out says how many there are. Each line of `frame` ends with a newline; `last`
+/// is one line without. Pure.
+std::string FitTerminal(absl::string_view frame, absl::string_view last, int columns, int rows);
 
 /// 5,210 or 412 or 8.13: as many digits as a rate needs. Pure; no locale.
 std::string FormatRate(double value);

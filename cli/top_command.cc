@@ -212,10 +212,11 @@ absl::Status Look(Client& client, TopFrame* frame) {
 }
 
 void Show(const TopFrame& frame, bool json) {
-  const bool redraws = !json && DescribeTerminal(STDOUT_FILENO).may_redraw;
-  const std::string text =
-      absl::StrCat(redraws ? kHome : "", json ? FormatTopJson(frame) + "\n" : FormatTop(frame),
-                   redraws ? "q quits\n" : "");
+  const TerminalInfo terminal = DescribeTerminal(STDOUT_FILENO);
+  std::string text = json ? FormatTopJson(frame) + "\n" : FormatTop(frame);
+  if (!json && terminal.may_redraw) {
+    text = absl::StrCat(kHome, FitTerminal(text, "q quits", terminal.columns, terminal.rows));
+  }
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }

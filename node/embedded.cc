@@ -25,6 +25,7 @@
 #include "router_service/expert_load.h"
 #include "router_service/lead.h"
 #include "router_service/lead_front.h"
+#include "router_service/metrics.h"
 #include "router_service/request_log.h"
 #include "router_service/row_pipeline.h"
 
@@ -120,6 +121,11 @@ class EmbeddedNode::Impl {
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   Lead& lead() { return *lead_; }
   RouterFront& front() { return *front_; }
+
+  void WriteMetrics(ExpertDetail detail, MetricWriter& writer) const {
+    WriteLeadMetrics(*lead_, writer);
+    WriteExpertLoadMetrics(load_->Read(), detail, writer);
+  }
 
   EmbeddedInfo info() const {
     EmbeddedInfo info;
@@ -303,6 +309,9 @@ EmbeddedInfo EmbeddedNode::info() const { return impl_->info(); }
 RouterFront& EmbeddedNode::front() { return impl_->front(); }
 LeadUsage EmbeddedNode::usage() const { return impl_->lead().usage(); }
 LeadCounters EmbeddedNode::counters() const { return impl_->lead().counters(); }
+void EmbeddedNode::WriteMetrics(ExpertDetail detail, MetricWriter& writer) const {
+  impl_->WriteMetrics(detail, writer);
+}
 
 absl::StatusOr<std::shared_ptr<GenerateStream>> EmbeddedNode::Submit(
     const GenerateRequest& request) {

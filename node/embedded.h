@@ -19,6 +19,8 @@
 #include "moebius/model/tokenizer.h"
 #include "moebius/model/weight_load.h"
 #include "moebius/routing/capacity.h"
+#include "moebius/telemetry/expert_load.h"
+#include "moebius/telemetry/registry.h"
 #include "node/forced_logits.h"
 #include "router_service/bias_control.h"
 #include "router_service/front.h"
@@ -87,6 +89,9 @@ class EmbeddedNode {
   EmbeddedInfo info() const;
   LeadUsage usage() const;
   LeadCounters counters() const;
+
+  /// What a router's scrape shows of its requests, steps and experts; from a collector.
+  void WriteMetrics(ExpertDetail detail, MetricWriter& writer) const;
 
   /// All that a router offers, dry runs and load included. Lives as long as the node.
   RouterFront& front();

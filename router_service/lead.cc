@@ -108,6 +108,7 @@ class Lead::Impl {
   LeadUsage usage() const {
     MutexLock lock(mutex_);
     LeadUsage usage = usage_;
+    usage.kv_capacity_tokens = pool_.num_blocks * pool_.block_tokens;
     usage.queued_requests += static_cast<int64_t>(submitted_.size());
     return usage;
   }

@@ -27,6 +27,7 @@ struct LeadUsage {
   int64_t queued_requests = 0;
   int64_t running_sessions = 0;
   int64_t reserved_kv_tokens = 0;
+  int64_t kv_capacity_tokens = 0;  // of the pool; never changes
 };
 
 /// Says which rows of which sessions a step holds, and what their logits mean: admission,

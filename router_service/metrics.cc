@@ -12,6 +12,7 @@ void WriteLeadMetrics(const Lead& lead, MetricWriter& writer) {
   writer.WriteGauge(Metric::kRequestsQueued, static_cast<double>(usage.queued_requests));
   writer.WriteGauge(Metric::kSessionsRunning, static_cast<double>(usage.running_sessions));
   writer.WriteGauge(Metric::kKvReservedTokens, static_cast<double>(usage.reserved_kv_tokens));
+  writer.WriteGauge(Metric::kKvCapacityTokens, static_cast<double>(usage.kv_capacity_tokens));
   lead.meter().WriteMetrics(writer);
 }
 

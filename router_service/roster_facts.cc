@@ -14,7 +14,7 @@ ServiceState DescribeMember(const Member& member) {
           std::string(RoleName(member.role)),
           slot.suspect ? "suspect" : std::string(SlotStateName(slot.state)),
           slot.data_address.empty() ? slot.admin_address : slot.data_address,
-          slot.status.ok() ? "" : std::string(slot.status.message()),
+          WhyNotUsable(slot),
           slot.http_address};
 }
 

@@ -192,6 +192,7 @@ class RouterServer final : public ServiceServer {
     if (const Logger* logger = notices_.logger()) logger->WriteMetrics(writer);
     tracing_.WriteMetrics(writer);
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
+    provider_->WriteMetrics(writer);
     WriteReplicaMetrics(roster_.FewestReplicas(), writer);
     writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
     MutexLock lock(mutex_);

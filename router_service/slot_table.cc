@@ -129,40 +129,36 @@ void SlotTable::SetSuspect(PeerId peer, bool suspect) {
   }
 }
 
+std::string WhyNotUsable(const Slot& slot) {
+  if (slot.is_usable()) return "";
+  switch (slot.state) {
+    case SlotState::kEmpty:
+      return slot.name.empty() ? "nobody has joined" : "it has gone";
+    case SlotState::kLoading:
+      return slot.ready.total_bytes == 0
+                 ? "loading"
+                 : absl::StrCat("loading ",
+                                ProgressWords(slot.ready.loaded_bytes, slot.ready.total_bytes));
+    case SlotState::kCanary:
+      return "loaded, its canary row has not come back";
+    case SlotState::kUsable:
+      return "suspect: nothing heard of it for a while";
+    case SlotState::kFailed:
+      break;
+  }
+  const std::string hint = HintOf(slot.status);
+  return hint.empty() ? std::string(slot.status.message())
+                      : absl::StrCat(slot.status.message(), " (", hint, ")");
+}
+
 std::vector<std::string> SlotTable::Missing() const {
   std::vector<std::string> missing;
   for (int32_t index = 0; index < count(); ++index) {
     const Slot& look = slot(index);
     if (look.is_usable()) continue;
-    const std::string who =
-        absl::StrCat(RoleName(role_), " slot ", index, " of ", count(),
-                     look.name.empty() ? "" : absl::StrCat(" (", look.name, ")"));
-    std::string why;
-    switch (look.state) {
-      case SlotState::kEmpty:
-        why = look.name.empty() ? "nobody has joined" : "it has gone";
-        break;
-      case SlotState::kLoading:
-        why =
-            absl::StrCat("loading", look.ready.total_bytes == 0
-                                        ? ""
-                                        : absl::StrCat(" ", ProgressWords(look.ready.loaded_bytes,
-                                                                          look.ready.total_bytes)));
-        break;
-      case SlotState::kCanary:
-        why = "loaded, its canary row has not come back";
-        break;
-      case SlotState::kUsable:
-        why = "suspect: nothing heard of it for a while";
-        break;
-      case SlotState::kFailed:
-        why = std::string(look.status.message());
-        if (const std::string hint = HintOf(look.status); !hint.empty()) {
-          absl::StrAppend(&why, " (", hint, ")");
-        }
-        break;
-    }
-    missing.push_back(absl::StrCat(who, ": ", why));
+    missing.push_back(absl::StrCat(RoleName(role_), " slot ", index, " of ", count(),
+                                   look.name.empty() ? "" : absl::StrCat(" (", look.name, ")"),
+                                   ": ", WhyNotUsable(look)));
   }
   return missing;
 }

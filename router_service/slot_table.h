@@ -86,6 +86,9 @@ class SlotTable {
   std::vector<Spare> spares_;  // longest waiting first
 };
 
+/// What keeps a slot from being usable, in words; empty: it is.
+std::string WhyNotUsable(const Slot& slot);
+
 /// "3,145,728 of 8,388,608 bytes".
 std::string ProgressWords(int64_t loaded, int64_t total);
 

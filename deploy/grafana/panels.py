@@ -198,7 +198,7 @@ ATTENTION = Dashboard(
         Row("KV cache", (
             Panel("KV in use", "percentunit", (("moebius_kv_cache_usage_ratio{$pods}", "{pod}"),),
                   "Blocks in use over blocks of the budget, of each rank.",
-                  "See MoebiusKvCacheAlmostFull.", width=12),
+                  "Far below what is set aside: answers are shorter than their max_tokens.", width=12),
             Panel("KV blocks", "short", (
                 (gauge("moebius_kv_blocks_in_use", "pod"), "{pod} in use"),
                 (gauge("moebius_kv_blocks", "pod"), "{pod} of")),
@@ -207,10 +207,11 @@ ATTENTION = Dashboard(
             Panel("Sessions", "short", ((gauge("moebius_kv_sessions", "pod"), "{pod}"),),
                   "Sessions that hold KV in each rank.",
                   "Above the router's running requests for long: look for leaked sessions."),
-            Panel("Tokens set aside", "short",
-                  ((gauge("moebius_kv_reserved_tokens", "pod"), "{pod}"),),
-                  "Positions that the router has set aside for admitted requests.",
-                  "Bounds how many requests run: max_tokens of clients is set aside whole."),
+            Panel("Tokens set aside", "short", (
+                (gauge("moebius_kv_reserved_tokens", "pod"), "{pod} set aside"),
+                (gauge("moebius_kv_capacity_tokens", "pod"), "{pod} of")),
+                "Positions that the router has set aside for admitted requests, and all.",
+                "Bounds how many requests run; see MoebiusKvCacheAlmostFull."),
             Panel("Time in the queue", "s", quantiles("moebius_queue_wait_seconds"),
                   "What a full cache costs requests.", "Add attention ranks or a cell."),
         )),

@@ -51,6 +51,7 @@ absl::Status ParticipantProcess::Start(absl::FunctionRef<void(Transport&)> bind)
   bind(plane_->transport());
   plane_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
+    provider_->WriteMetrics(writer);
   });
   health_.SetStarted();
   return joiner_.Start(plane_->transport());

@@ -20,11 +20,19 @@
 namespace moebius {
 namespace {
 
+bool IsIgnored(int signal_number) {
+  struct sigaction action = {};
+  sigaction(signal_number, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  // nohup says so: a signal that is blocked comes even where it is ignored.
+  if (!IsIgnored(SIGHUP)) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
@@ -59,7 +67,7 @@ bool StopSignal::Wait(absl::Duration timeout, StopReason* reason) {
     }
     signalfd_siginfo info;
     if (read(signals_.fd(), &info, sizeof(info)) != sizeof(info)) continue;
-    *reason = info.ssi_signo == SIGTERM ? StopReason::kDrain : StopReason::kStop;
+    *reason = info.ssi_signo == SIGINT ? StopReason::kStop : StopReason::kDrain;
     return true;
   }
 }

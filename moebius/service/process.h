@@ -14,14 +14,14 @@ namespace moebius {
 
 /// Why a process should end.
 enum class StopReason {
-  kDrain,   // SIGTERM: finish what was begun
+  kDrain,   // SIGTERM, or SIGHUP: finish what was begun
   kStop,    // SIGINT: at once
   kFailed,  // Fail was called
 };
 
 /// Turns signals into something to wait for. Made by the main thread before any other exists: it
-/// blocks SIGINT and SIGTERM in this thread and so in all that follow, and ignores SIGPIPE.
-/// One per process. `Fail` is thread-safe.
+/// blocks SIGINT, SIGTERM and, unless it is ignored, SIGHUP in this thread and so in all that
+/// follow, and ignores SIGPIPE. One per process. `Fail` is thread-safe.
 class StopSignal {
  public:
   StopSignal();

@@ -76,7 +76,7 @@ class ServiceProgram {
 };
 
 /// The whole life of a service's process; main returns what it returns. Flags, then start, then
-/// the listening line; SIGTERM drains, SIGINT stops, a second signal ends it at once.
+/// the listening line; SIGTERM and SIGHUP drain, SIGINT stops, a second signal ends it at once.
 int RunService(ServiceProgram& program, int argc, char** argv);
 
 }  // namespace moebius

@@ -36,6 +36,7 @@ enum class Metric : uint16_t {
   kRequestsFinished,
   kSessionsRunning,
   kKvReservedTokens,
+  kKvCapacityTokens,
   // Tokens
   kTimeToFirstTokenSeconds,
   kInterTokenLatencySeconds,
@@ -102,6 +103,8 @@ enum class Metric : uint16_t {
   kTransportRetries,
   kTransportHeldBytes,
   kTransportReservations,
+  kTlsCertificateExpiry,
+  kTlsReloads,
   // Process
   kBuildInfo,
   kConfigInfo,

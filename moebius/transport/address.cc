@@ -77,6 +77,8 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   } else {
     const size_t colon = text.rfind(':');
     if (colon == absl::string_view::npos) return Refuse(text, "the port is missing");
+    if (absl::StrContains(text, "://")) return Refuse(text, "it is a URL");
+    if (absl::StrContains(text, ',')) return Refuse(text, "it is more than one");
     if (text.find(':') != colon) return Refuse(text, "an IPv6 address needs brackets");
     address.host = std::string(text.substr(0, colon));
     port = text.substr(colon + 1);

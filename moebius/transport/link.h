@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
+#include "moebius/telemetry/registry.h"
 #include "moebius/transport/address.h"
 #include "moebius/transport/frame/frame_header.h"
 #include "moebius/transport/lane.h"
@@ -120,6 +121,8 @@ class LinkProvider {
   /// A link that is being opened; a failure to open it comes as OnClosed. Until it is open TryWrite
   /// may refuse. INVALID_ARGUMENT for addresses of a kind that it cannot reach.
   virtual absl::StatusOr<std::unique_ptr<Link>> Dial(const Address& address, Lane lane) = 0;
+  /// What this kind of links alone has to tell, for a scrape.
+  virtual void WriteMetrics(MetricWriter& /*writer*/) const {}
 };
 
 }  // namespace moebius

@@ -112,6 +112,16 @@ TEST(ArgumentsTest, QuotesForAShellOnlyWhereNeeded) {
   EXPECT_EQ(ShellQuote(""), "''");
 }
 
+TEST(TerminalTest, AFrameFitsWhateverSizeTheTerminalHas) {
+  const char* const frame = "one line\nzwei ▒█▒▒\nthree\nfour\n";
+  EXPECT_EQ(FitTerminal(frame, "q quits", 80, 24), absl::StrCat(frame, "q quits\n"));
+  EXPECT_EQ(FitTerminal(frame, "q quits", 8, 6), "one line\nzwei ▒█…\nthree\nfour\nq quits\n");
+  EXPECT_EQ(FitTerminal(frame, "q quits", 80, 5), "one line\nzwei ▒█▒▒\n… 2 more lines\nq quits\n");
+  EXPECT_EQ(FitTerminal(frame, "q quits", 1, 1), "…\n…\n");
+  EXPECT_EQ(FitTerminal(frame, "q quits", 0, 0), "…\n…\n");
+  EXPECT_EQ(FitTerminal("", "q quits", 80, 24), "\nq quits\n");
+}
+
 TEST(TerminalTest, DrawsBarsWithEighths) {
   EXPECT_EQ(DrawBar(0, 4), "····");
   EXPECT_EQ(DrawBar(0.5, 4), "██··");

@@ -71,6 +71,18 @@ TEST(ClusterChecksTest, NameWhoIsSilentUnhealthyOrOfAnotherMind) {
   EXPECT_EQ(Named(checks, "clocks").detail, "off: expert-0 by -3600 s");
 }
 
+TEST(ClusterChecksTest, CallNothingRightWhereNobodyAnswers) {
+  ProcessFacts silent;
+  silent.name = "expert-0";
+  silent.reached = absl::UnavailableError("Connection refused");
+  const std::vector<DoctorCheck> checks = JudgeProcesses({silent});
+  EXPECT_EQ(checks.size(), 6u);
+  for (const DoctorCheck& check : checks) {
+    EXPECT_NE(check.state, CheckState::kOk) << check.name << ": " << check.detail;
+  }
+  EXPECT_EQ(Named(checks, "clocks").detail, "nobody answers");
+}
+
 TEST(ClusterChecksTest, AMissingServiceIsAFaultOnlyWhereTheRouterLacksIt) {
   ServerInfo info;
   info.ready = true;

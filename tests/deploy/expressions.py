@@ -64,13 +64,13 @@ def dashboard_expressions():
 
 
 def conditions(expression):
-    """What must have data: a comparison's and a conjunction's sides, what absent() looks for."""
+    """What must have data: the sides of comparisons, of and, and of or, what absent() looks for."""
     tree = promql_parser.parse(expression)
     while isinstance(tree, promql_parser.ParenExpr):
         tree = tree.expr
     if isinstance(tree, promql_parser.NumberLiteral):
         return []
-    if isinstance(tree, promql_parser.BinaryExpr) and str(tree.op) in COMPARISONS + ("and",):
+    if isinstance(tree, promql_parser.BinaryExpr) and str(tree.op) in COMPARISONS + ("and", "or"):
         return conditions(tree.lhs.prettify()) + conditions(tree.rhs.prettify())
     if isinstance(tree, promql_parser.Call) and tree.func.name == "absent":
         return [argument.prettify() for argument in tree.args]

@@ -15,7 +15,9 @@ import served  # noqa: E402
 
 DATA_SECONDS = 120
 # Conditions that have no data while all is well, with the reason.
-EMPTY_WHEN_WELL = {}
+EMPTY_WHEN_WELL = {
+    "moebius_tls_certificate_expiry_timestamp_seconds - time()": "this cluster has no certificates",
+}
 
 
 class ScrapeTest(unittest.TestCase):

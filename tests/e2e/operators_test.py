@@ -18,6 +18,8 @@ PATIENCE_SECONDS = 60
 # Metrics that some clusters have and this one has not.
 ELSEWHERE = {
     "moebius_expert_assignments_dropped_total": "without a capacity nothing can be dropped",
+    "moebius_tls_certificate_expiry_timestamp_seconds": "without TLS there is no certificate",
+    "moebius_tls_reloads_total": "without TLS there are no files",
 }
 
 
@@ -212,6 +214,10 @@ class OperatorsTest(unittest.TestCase):
         self.assertIn(self.process_named("expert-1")["metrics"].split("/")[2], done.stdout)
         wait_until(lambda: "expert-1 is " in self.run_moebius("doctor", "--router", self.router,
                                                               key=self.key).stdout)
+        # The other one carries its experts: nothing is missing, and the table says what it knows.
+        status = self.run_moebius("status", "--router", self.router, key=self.key).stdout
+        self.assertRegex(status, r"expert-1 +expert +empty +– +it has gone")
+        self.assertIn("   ready", status)
         done = self.run_moebius("doctor", "--router", self.router)
         self.assertEqual(done.returncode, 1)
         self.assertIn("this router wants a key", done.stdout)

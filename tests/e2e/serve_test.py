@@ -292,6 +292,25 @@ class ServiceProgramsTest(unittest.TestCase):
             checked = programs.run(self.ROUTER, "--config", file.name, "--check-config")
             self.assertEqual(checked.code, 0, str(checked))
 
+    def test_a_terminal_that_goes_drains_unless_nohup_says_otherwise(self):
+        # A child has what its parent ignores, and this test may run below nohup itself.
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))
+        flags = ("--listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0", "--http-listen=",
+                 "--admin-listen=")
+        hears = programs.Service("router", *flags)
+        self.addCleanup(hears.close)
+        hears.process.send_signal(signal.SIGHUP)
+        self.assertEqual(hears.process.wait(END_SECONDS), 0, hears.stderr())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        ignores = programs.Service("router", *flags)
+        self.addCleanup(ignores.close)
+        ignores.process.send_signal(signal.SIGHUP)
+        ignores.process.send_signal(signal.SIGINT)
+        # Drained it would be, had it taken the first: a drain says so.
+        self.assertEqual(ignores.process.wait(END_SECONDS), 0, ignores.stderr())
+        self.assertIn("drain", hears.stderr())
+        self.assertNotIn("drain", ignores.stderr())
+
     def test_exit_codes_say_what_was_wrong(self):
         cases = [(2, ("--modle", "x")), (3, ()), (3, ("--model", "x", "--listen", "0.0.0.0:1")),
                  (4, ("--model", "/nowhere", "--listen", "127.0.0.1:0"))]

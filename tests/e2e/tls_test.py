@@ -2,14 +2,21 @@
 """Mutual TLS on every port: the certificates of `moebius certs init`, and those of strangers."""
 import json
 import os
+import re
 import signal
+import ssl
 import subprocess
 import tempfile
+import time
 import unittest
+import urllib.request
 
 import programs
 
 END_SECONDS = 30
+PATIENCE_SECONDS = 120
+EXPIRY = "moebius_tls_certificate_expiry_timestamp_seconds"
+RELOADS = 'moebius_tls_reloads_total{{outcome="{}"}}'
 
 
 def make_certificates(folder, *flags):
@@ -18,6 +25,33 @@ def make_certificates(folder, *flags):
     if done.code != 0:
         raise AssertionError(str(done))
     return done.json()
+
+
+def end_of(certificate):
+    """Of its validity, in seconds since 1970."""
+    done = subprocess.run(["openssl", "x509", "-enddate", "-noout", "-in", certificate],
+                          capture_output=True, text=True, check=True)
+    return ssl.cert_time_to_seconds(done.stdout.strip().partition("=")[2])
+
+
+def value_of(process, series):
+    with urllib.request.urlopen(process["metrics"], timeout=PATIENCE_SECONDS) as answer:
+        text = answer.read().decode()
+    return float(re.search(f"^{re.escape(series)} (.*)$", text, re.MULTILINE)[1])
+
+
+def write(path, text):
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+
+
+def wait_until(condition):
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come true in time")
+        time.sleep(0.1)
 
 
 class TlsTest(unittest.TestCase):
@@ -144,6 +178,38 @@ class ServeTlsTest(unittest.TestCase):
         self.assertEqual(plain.code, 1, str(plain))
         self.assertIn("mutual TLS: callers give --tls-ca", err)
         self.assertEqual(serve.returncode, 0, err)
+
+    def test_metrics_tell_when_certificates_end_and_what_became_of_new_ones(self):
+        with tempfile.TemporaryDirectory() as folder:
+            certs = os.path.join(folder, "certs")
+            make_certificates(certs, "--days", "2")
+            with subprocess.Popen(
+                    [programs.MOEBIUS, "serve", "--model", programs.DEMO, "--certs", certs, "--json",
+                     "--log-dir", os.path.join(folder, "logs")], stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True) as serve:
+                try:
+                    processes = json.loads(serve.stdout.readline())["processes"]
+                    self.assertEqual(len(processes), 3)
+                    for process in processes:
+                        own = os.path.join(certs, process["role"] + ".pem")
+                        self.assertAlmostEqual(value_of(process, EXPIRY), end_of(own), delta=2)
+                    router = next(p for p in processes if p["role"] == "router")
+                    own = os.path.join(certs, "router.pem")
+                    before = end_of(own)
+                    self.assertEqual(value_of(router, RELOADS.format("refused")), 0)
+                    # Nothing that can be used: what was there stays.
+                    write(own, "no certificate")
+                    wait_until(lambda: value_of(router, RELOADS.format("refused")) > 0)
+                    self.assertAlmostEqual(value_of(router, EXPIRY), before, delta=2)
+                    make_certificates(certs, "--days", "30", "--keep-ca")
+                    self.assertGreater(end_of(own), before + 27 * 86400)
+                    wait_until(lambda: value_of(router, EXPIRY) > before + 27 * 86400)
+                    self.assertAlmostEqual(value_of(router, EXPIRY), end_of(own), delta=2)
+                    self.assertGreaterEqual(value_of(router, RELOADS.format("used")), 1)
+                finally:
+                    serve.send_signal(signal.SIGINT)
+                    serve.stdout.read()
+                    serve.wait(END_SECONDS)
 
     def test_a_folder_without_certificates_ends_it_with_the_file(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -73,6 +73,17 @@ def mebibytes(text):
     return int(text[:-2]) * MEMORY_UNITS[text[-2:]] >> 20
 
 
+class OnceEach(yaml.SafeLoader):
+    """A loader that refuses a map with one key twice."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        if len(set(keys)) != len(keys):
+            raise yaml.constructor.ConstructorError(None, None, f"a key twice: {keys}",
+                                                    node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 class ChartTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -215,6 +226,16 @@ class ChartTest(unittest.TestCase):
             for key in ("name", "instance", "version", "component", "part-of", "managed-by"):
                 self.assertIn(f"app.kubernetes.io/{key}", labels, where)
             self.assertEqual(entry["metadata"]["namespace"], chart.NAMESPACE, where)
+
+    def test_of_labels_that_meet_the_nearer_one_stays_and_no_key_comes_twice(self):
+        values = ("commonLabels.release=far", "podMonitor.enabled=true",
+                  "podMonitor.labels.release=near", "router.podLabels.release=near")
+        text = chart.helm("template", chart.RELEASE, chart.CHART, "--namespace", chart.NAMESPACE,
+                          *(word for value in values for word in ("--set", value))).stdout
+        labels = {(entry["kind"], entry["metadata"]["name"]): entry["metadata"]["labels"]["release"]
+                  for entry in yaml.load_all(text, OnceEach) if entry}
+        near = {key for key, label in labels.items() if label == "near"}
+        self.assertEqual({kind for kind, _ in near}, {"PodMonitor"})
 
     def test_every_service_has_probes_with_time_to_load(self):
         for where, _, container in self.every_service_container():

@@ -56,6 +56,16 @@ BY_SCHEMA = [
     ("podDisruptionBudget: {maxUnavailable: 0}", "/podDisruptionBudget/maxUnavailable"),
     ("probes: {startup: {failureThreshold: 0}}", "/probes/startup/failureThreshold"),
     ("podMonitor: {interval: 15}", "/podMonitor/interval"),
+    ("commonLabels: {app.kubernetes.io/name: other}", "/commonLabels"),
+    ("commonLabels: {'two words': x}", "/commonLabels"),
+    ("commonLabels: {team: 'two words'}", "/commonLabels/team"),
+    ("commonAnnotations: {'two words': x}", "/commonAnnotations"),
+    ("router: {podLabels: {app.kubernetes.io/component: expert}}", "/router/podLabels"),
+    ("experts: {pools: {default: {podLabels: {moebius/pool: other}}}}", "podLabels"),
+    ("attention: {podLabels: {moebius/model: other}}", "/attention/podLabels"),
+    ("podMonitor: {labels: {app.kubernetes.io/instance: other}}", "/podMonitor/labels"),
+    ('router: {extraArgs: ["--threads=4\\n--insecure"]}', "/router/extraArgs/0"),
+    ('tls: {allowedPeers: ["spiffe://a b"]}', "/tls/allowedPeers/0"),
 ]
 BY_TEMPLATE = [
     ("experts: {replicasPerExpert: 3}", "experts.replicasPerExpert is 3"),

@@ -11,12 +11,14 @@
 
 #include "moebius/base/error.h"
 #include "moebius/base/hash.h"
+#include "moebius/telemetry/registry.h"
 #include "tests/node/expected_cases.h"
 
 namespace moebius {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 GenerateRequest Greedy(std::vector<int64_t> ids, int64_t max_tokens) {
   GenerateRequest request;
@@ -168,6 +170,20 @@ TEST(EmbeddedNodeTest, OpensThreeTimesInOneProcessAndTwiceAtOnce) {
   const auto right = OpenDemo();
   EXPECT_EQ(Ask(*left, Greedy({256, 72}, 4)).logits_hash, first.logits_hash);
   EXPECT_EQ(Ask(*right, Greedy({256, 72}, 4)).logits_hash, first.logits_hash);
+}
+
+TEST(EmbeddedNodeTest, WritesTheMetricsOfARouter) {
+  const auto node = OpenDemo();
+  Registry registry;
+  const Registry::Handle handle = registry.AddCollector(
+      [&](MetricWriter& writer) { node->WriteMetrics(ExpertDetail::kOff, writer); });
+  EXPECT_THAT(registry.Scrape(), HasSubstr("\nmoebius_generated_tokens_total 0\n"));
+  Ask(*node, Greedy({256, 72}, 4));
+  WaitUntilIdle(*node);
+  const std::string scrape = registry.Scrape();
+  EXPECT_THAT(scrape, HasSubstr("\nmoebius_prompt_tokens_total 2\n"));
+  EXPECT_THAT(scrape, HasSubstr("\nmoebius_generated_tokens_total 4\n"));
+  EXPECT_THAT(scrape, Not(HasSubstr("\nmoebius_expert_assignments_total{")));
 }
 
 }  // namespace

@@ -16,6 +16,8 @@
 namespace moebius {
 namespace {
 
+constexpr double kCapacity = 4 * 1000;  // FakeRows' pool, in tokens
+
 GenerateRequest Request(std::vector<int64_t> ids, int64_t max_tokens) {
   GenerateRequest request;
   request.token_ids = std::move(ids);
@@ -59,6 +61,7 @@ class LeadMetricsTest : public testing::Test {
 TEST_F(LeadMetricsTest, ShowEverySeriesBeforeTheFirstRequest) {
   const std::string scrape = registry_.Scrape();
   EXPECT_EQ(ValueOf(scrape, "moebius_requests_queued"), 0);
+  EXPECT_EQ(ValueOf(scrape, "moebius_kv_capacity_tokens"), kCapacity);
   EXPECT_EQ(ValueOf(scrape, "moebius_requests_rejected_total{reason=\"resource_exhausted\"}"), 0);
   EXPECT_EQ(ValueOf(scrape, "moebius_requests_failed_total{reason=\"unavailable\"}"), 0);
   EXPECT_EQ(ValueOf(scrape, "moebius_time_to_first_token_seconds_count"), 0);
@@ -75,6 +78,7 @@ TEST_F(LeadMetricsTest, CountTokensAndStepsExactly) {
   EXPECT_EQ(Value("moebius_requests_queued"), 0);
   EXPECT_EQ(Value("moebius_sessions_running"), 1);
   EXPECT_EQ(Value("moebius_kv_reserved_tokens"), 8);  // 3 + 5 in blocks of 4
+  EXPECT_EQ(Value("moebius_kv_capacity_tokens"), kCapacity);
   RunAll();
   const std::string scrape = registry_.Scrape();
   EXPECT_EQ(ValueOf(scrape, "moebius_sessions_running"), 0);

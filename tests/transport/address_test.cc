@@ -65,6 +65,8 @@ TEST(AddressTest, RefusesTheRestWithAHint) {
     EXPECT_THAT(HintOf(address.status()), HasSubstr("[address]:port")) << text;
   }
   EXPECT_THAT(std::string(ParseAddress("fd00::2").status().message()), HasSubstr("brackets"));
+  EXPECT_THAT(std::string(ParseAddress("http://host:1").status().message()), HasSubstr("a URL"));
+  EXPECT_THAT(std::string(ParseAddress("a:1,b:2").status().message()), HasSubstr("more than one"));
 }
 
 TEST(AddressTest, KnowsPlacesThatNobodyCanConnectTo) {

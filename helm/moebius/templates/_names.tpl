@@ -33,7 +33,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: moebius
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
+{{- with merge (dict) (.moreLabels | default dict) .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -45,9 +45,6 @@ name: {{ .name }}
 namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "moebius.labels" . | nindent 2 }}
-  {{- with .moreLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

@@ -162,4 +162,14 @@ absl::string_view GrpcLinkProvider::exposure() const { return DescribeExposure(c
 
 GrpcFigures GrpcLinkProvider::figures() const { return core_->figures(); }
 
+void GrpcLinkProvider::WriteMetrics(MetricWriter& writer) const {
+  const GrpcFigures now = figures();
+  if (!now.tls_expires.has_value()) return;
+  writer.WriteGauge(Metric::kTlsCertificateExpiry,
+                    static_cast<double>(absl::ToUnixSeconds(*now.tls_expires)));
+  writer.WriteCounter(Metric::kTlsReloads, static_cast<double>(now.tls_reloads), {"used"});
+  writer.WriteCounter(Metric::kTlsReloads, static_cast<double>(now.tls_failed_reloads),
+                      {"refused"});
+}
+
 }  // namespace moebius

@@ -49,6 +49,8 @@ class GrpcLinkProvider final : public LinkProvider {
   /// One line for people: what listeners let in, e.g. "mutual TLS", "this host only, without TLS".
   absl::string_view exposure() const;
   GrpcFigures figures() const;
+  /// The certificate's end and reloads, with TLS.
+  void WriteMetrics(MetricWriter& writer) const override;
 
  private:
   class Core;
