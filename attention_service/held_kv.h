@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -66,7 +66,7 @@ class HeldKv final : public KvHolder {
   const Shard shard_;
   std::vector<const HeadSum*> heads_;  // by layer; empty: a rank alone
   const StepPlan* plan_ = nullptr;
-  std::map<SessionId, int32_t> index_of_;  // sessions with rows in the step
+  std::vector<std::pair<SessionId, int32_t>> index_of_;  // sessions with rows in the step, sorted
 
   // Of the queries that are answered.
   std::vector<RoleRows> parts_;
