@@ -60,6 +60,7 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
 
 void HeldKv::BeginStep(const StepPlan& plan) {
   plan_ = &plan;
+  answers_.Age();
   index_of_.clear();
   for (size_t i = 0; i < plan.sessions.size(); ++i) {
     if (plan.sessions[i].num_rows == 0) continue;
@@ -113,7 +114,7 @@ absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& re
           absl::StrCat(request.spans.size(), " spans at once are too many"));
     }
   }
-  BytesBuilder builder(static_cast<size_t>(num_rows * width) * sizeof(Bf16));
+  BytesBuilder builder = answers_.Make(static_cast<size_t>(num_rows * width) * sizeof(Bf16));
   const MutableBf16Rows rows(reinterpret_cast<Bf16*>(builder.data()), num_rows, width);
   int64_t row = 0;
   for (const SessionSpan& want : request.spans) {
@@ -235,8 +236,8 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
   });
   parts_.clear();
   const int64_t num_scalars = is_canonical ? 2 : 1;
-  BytesBuilder builder(static_cast<size_t>(num_slots_ * (v_head_dim + num_scalars)) *
-                       sizeof(float));
+  BytesBuilder builder =
+      answers_.Make(static_cast<size_t>(num_slots_ * (v_head_dim + num_scalars)) * sizeof(float));
   auto* out = reinterpret_cast<float*>(builder.data());
   for (int64_t slot = 0; slot < num_slots_; ++slot) {
     out = std::copy_n(slots_.acc.rows().row(slot), v_head_dim, out);
