@@ -164,6 +164,36 @@ TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
   }
 }
 
+// Sessions begin at ranks of their own, by their ids. With heads they all begin at rank 0.
+TEST_P(PerDegreeTest, HasTheSameBitsWhereverASessionBegins) {
+  const AttentionCase model = MakeCase(GetParam());
+  for (const int32_t num_ranks : {2, 3, 4}) {
+    LocalRanks ranks(model, num_ranks);
+    for (const AttentionMethod method :
+         {AttentionMethod::kRingPassKv, AttentionMethod::kRingPassQ, AttentionMethod::kAllGather}) {
+      std::vector<TestSession> sessions;
+      std::vector<TestSession*> pointers;
+      for (int32_t first_rank = 0; first_rank < num_ranks; ++first_rank) {
+        sessions.push_back(MakeTestSession(7, 213, 210, model.facts.hidden_size));
+        TestSession& session = sessions.back();
+        session.id = SessionId(100 + static_cast<uint64_t>(first_rank));
+        session.first_rank = first_rank;
+        session.method = method;
+      }
+      for (TestSession& session : sessions) pointers.push_back(&session);
+      for (const int64_t rows : {90, 120, 3}) {
+        RunTestStep(*ranks.group, pointers, std::vector<int64_t>(pointers.size(), rows));
+      }
+      for (const TestSession& session : sessions) {
+        EXPECT_EQ(FirstDifference(sessions[0].out.rows(), session.out.rows()), "")
+            << AttentionMethodName(method) << " over " << num_ranks << " ranks from rank "
+            << session.first_rank;
+        ranks.group->EndSession(session.id);
+      }
+    }
+  }
+}
+
 TEST_P(PerDegreeTest, IsNearTheCanonicalSumInDecodeAndDependsOnTheRanks) {
   AttentionCase canonical = MakeCase(GetParam());
   canonical.facts.sum = AttentionSum::kCanonical;
