@@ -90,8 +90,8 @@ class KvExchange {
   virtual void Publish(int64_t layer) = 0;
   /// Others may read these heads of `layer` from now on, until CloseHeads or EndStep.
   virtual void PublishHeads(int64_t layer, HeadPhase phase) = 0;
-  /// When it returns nobody reads heads any more. Every rank has run the layer before: whoever gives
-  /// out layers has all its rows.
+  /// When it returns nobody reads heads any more. Every rank has run the layer before: whoever
+  /// gives out layers has all its rows.
   virtual void CloseHeads() = 0;
   /// Forgets the step and what is under way. When it returns no call to the holder runs.
   virtual void EndStep() = 0;
