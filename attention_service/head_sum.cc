@@ -28,37 +28,45 @@ HeadSum::HeadSum(SpanCompute& compute, const KvLayout& layout, KeyWindow window,
       rounds_(compute, layout, window, shard, exchange, counters) {}
 
 void HeadSum::BeginStep(const StepPlan& plan, uint32_t first_round) {
-  mates_.clear();
+  is_empty_ = true;
   const int32_t num_mates = UlyssesRanksOf(plan);
   if (num_mates == 1) return;
+  mates_.resize(static_cast<size_t>(num_mates));
   const int32_t first = FirstOfGroup(shard_.rank, num_mates);
   int64_t num_rows = 0;
   for (int32_t u = 0; u < num_mates; ++u) {
-    Mate mate{.rank = first + u,
-              .heads = QueryHeadsOf(u, num_mates, compute_.num_heads()),
-              .rows = HeadRowsOf(plan, compute_.geometry(), {first + u, shard_.num_ranks}),
-              .group_row_begin = num_rows};
+    Mate& mate = mates_[static_cast<size_t>(u)];
+    mate.rank = first + u;
+    mate.heads = QueryHeadsOf(u, num_mates, compute_.num_heads());
+    mate.group_row_begin = num_rows;
+    mate.num_rows = 0;
+    FillOwnedRows(plan, compute_.geometry(), {first + u, shard_.num_ranks}, owned_);
+    FillHeadRows(plan, owned_, mate.rows);
     for (const RoleRows& part : mate.rows) mate.num_rows += part.num_rows;
     num_rows += mate.num_rows;
-    mates_.push_back(std::move(mate));
   }
-  if (num_rows == 0) return mates_.clear();
+  if (num_rows == 0) return;
+  is_empty_ = false;
   self_ = static_cast<size_t>(shard_.rank - first);
-  RoundSum::Work work{.heads = self().heads, .first_round = first_round};
+  PlanNeeds(HeadPhase::kQueries);
+  PlanNeeds(HeadPhase::kOutputs);
+  work_.heads = self().heads;
+  work_.first_round = first_round;
+  work_.rows.clear();
   for (const Mate& mate : mates_) {
     int64_t row = mate.group_row_begin;
     for (const RoleRows& part : mate.rows) {
-      work.rows.push_back(part);
-      work.rows.back().row_begin = row;
+      work_.rows.push_back(part);
+      work_.rows.back().row_begin = row;
       row += part.num_rows;
     }
   }
-  std::sort(work.rows.begin(), work.rows.end(), [](const RoleRows& a, const RoleRows& b) {
+  std::sort(work_.rows.begin(), work_.rows.end(), [](const RoleRows& a, const RoleRows& b) {
     return std::pair(a.session_index, a.position_begin) <
            std::pair(b.session_index, b.position_begin);
   });
-  if (work.heads.empty()) work.rows.clear();
-  rounds_.BeginStep(plan, std::move(work));
+  if (work_.heads.empty()) work_.rows.clear();
+  rounds_.BeginStep(plan, work_);
   const AttentionConfig& config = compute_.facts().config;
   group_queries_.Reset(num_rows, compute_.num_heads() * config.qk_head_dim);
   group_outputs_.Reset(num_rows, compute_.num_heads() * config.v_head_dim);
@@ -72,8 +80,9 @@ const HeadSum::Mate* HeadSum::FindMate(int32_t rank) const {
 }
 
 // Queries: own heads of the others' rows. Outputs: the others' heads of own rows.
-std::vector<HeadNeed> HeadSum::Needs(HeadPhase phase) const {
-  std::vector<HeadNeed> needs;
+void HeadSum::PlanNeeds(HeadPhase phase) {
+  std::vector<HeadNeed>& needs = needs_[static_cast<size_t>(phase)];
+  needs.clear();
   for (const Mate& mate : mates_) {
     if (mate.rank == shard_.rank) continue;
     const bool is_queries = phase == HeadPhase::kQueries;
@@ -82,7 +91,6 @@ std::vector<HeadNeed> HeadSum::Needs(HeadPhase phase) const {
                         .num_rows = is_queries ? mate.num_rows : self().num_rows};
     if (!need.heads.empty() && need.num_rows > 0) needs.push_back(need);
   }
-  return needs;
 }
 
 absl::Status HeadSum::Start(const SpanCompute::Layer& layer) {
@@ -94,29 +102,28 @@ absl::Status HeadSum::Start(const SpanCompute::Layer& layer) {
 
 absl::Status HeadSum::Run(const SpanCompute::Layer& layer, MutableBf16Rows out) {
   MOEBIUS_RETURN_IF_ERROR(rounds_.Start(layer_));
-  std::vector<ReceivedRows> queries;
   {
     const WaitTimer timer(counters_);
-    MOEBIUS_ASSIGN_OR_RETURN(queries, exchange_.AwaitHeads(layer_, HeadPhase::kQueries));
+    MOEBIUS_RETURN_IF_ERROR(exchange_.AwaitHeads(layer_, HeadPhase::kQueries, received_));
   }
-  GatherQueries(Needs(HeadPhase::kQueries), queries);
+  GatherQueries();
   SpanCompute::Layer group = layer;
   group.queries = group_queries_.rows();
   MOEBIUS_RETURN_IF_ERROR(rounds_.Run(group, group_outputs_.rows()));
   exchange_.PublishHeads(layer_, HeadPhase::kOutputs);
-  const std::vector<HeadNeed> needs = Needs(HeadPhase::kOutputs);
-  MOEBIUS_RETURN_IF_ERROR(exchange_.AskHeads(layer_, HeadPhase::kOutputs, needs));
-  std::vector<ReceivedRows> outputs;
+  MOEBIUS_RETURN_IF_ERROR(
+      exchange_.AskHeads(layer_, HeadPhase::kOutputs, Needs(HeadPhase::kOutputs)));
   {
     const WaitTimer timer(counters_);
-    MOEBIUS_ASSIGN_OR_RETURN(outputs, exchange_.AwaitHeads(layer_, HeadPhase::kOutputs));
+    MOEBIUS_RETURN_IF_ERROR(exchange_.AwaitHeads(layer_, HeadPhase::kOutputs, received_));
   }
-  ScatterOutputs(needs, outputs, out);
+  ScatterOutputs(out);
   return absl::OkStatus();
 }
 
-void HeadSum::GatherQueries(const std::vector<HeadNeed>& needs,
-                            const std::vector<ReceivedRows>& rows) {
+// Of what was received, and lets go of it.
+void HeadSum::GatherQueries() {
+  const std::vector<HeadNeed>& needs = Needs(HeadPhase::kQueries);
   const int64_t width = compute_.facts().config.qk_head_dim;
   const MutableBf16Rows group = group_queries_.rows();
   ForEachRow(self(), [&](int64_t own_row, int64_t group_row) {
@@ -125,30 +132,32 @@ void HeadSum::GatherQueries(const std::vector<HeadNeed>& needs,
   for (size_t i = 0; i < needs.size(); ++i) {
     const Mate& mate = *FindMate(needs[i].holder);
     for (int64_t r = 0; r < mate.num_rows; ++r) {
-      std::copy_n(rows[i].rows.row(r), rows[i].rows.width,
+      std::copy_n(received_[i].rows.row(r), received_[i].rows.width,
                   group.row(mate.group_row_begin + r) + needs[i].heads.begin * width);
     }
     counters_.head_rows_received += mate.num_rows;
   }
+  received_.clear();
 }
 
-void HeadSum::ScatterOutputs(const std::vector<HeadNeed>& needs,
-                             const std::vector<ReceivedRows>& rows, MutableBf16Rows out) {
+void HeadSum::ScatterOutputs(MutableBf16Rows out) {
+  const std::vector<HeadNeed>& needs = Needs(HeadPhase::kOutputs);
   const int64_t width = compute_.facts().config.v_head_dim;
   ForEachRow(self(), [&](int64_t own_row, int64_t group_row) {
     CopyHeads(group_outputs_.rows().row(group_row), self().heads, width, out.row(own_row));
     for (size_t i = 0; i < needs.size(); ++i) {
-      std::copy_n(rows[i].rows.row(group_row - self().group_row_begin), rows[i].rows.width,
-                  out.row(own_row) + needs[i].heads.begin * width);
+      std::copy_n(received_[i].rows.row(group_row - self().group_row_begin),
+                  received_[i].rows.width, out.row(own_row) + needs[i].heads.begin * width);
     }
   });
   counters_.head_rows_received += static_cast<int64_t>(needs.size()) * self().num_rows;
+  received_.clear();
 }
 
 absl::StatusOr<SharedBytes> HeadSum::ReadHeads(int64_t layer, const HeadRequest& request) const {
-  const Mate* asker = FindMate(request.rank);
+  const Mate* asker = is_empty_ ? nullptr : FindMate(request.rank);
   const bool is_queries = request.phase == HeadPhase::kQueries;
-  const HeadRange own = mates_.empty() ? HeadRange{} : self().heads;
+  const HeadRange own = is_empty_ ? HeadRange{} : self().heads;
   const HeadRange shown =
       is_queries ? HeadRange{0, static_cast<int32_t>(compute_.num_heads())} : own;
   if (asker == nullptr || layer != layer_ || request.heads.begin < shown.begin ||

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -31,7 +32,7 @@ class HeadSum {
   /// Plans a step. `plan` outlives it; `first_round` as in RoundSum::Work.
   void BeginStep(const StepPlan& plan, uint32_t first_round);
   /// Nobody of the group has rows that go by heads.
-  bool is_empty() const { return mates_.empty(); }
+  bool is_empty() const { return is_empty_; }
 
   /// The queries [own rows, all heads · head size] are there, until the next layer begins.
   absl::Status Start(const SpanCompute::Layer& layer);
@@ -61,18 +62,25 @@ class HeadSum {
 
   const Mate* FindMate(int32_t rank) const;
   const Mate& self() const { return mates_[self_]; }
-  std::vector<HeadNeed> Needs(HeadPhase phase) const;
-  void GatherQueries(const std::vector<HeadNeed>& needs, const std::vector<ReceivedRows>& rows);
-  void ScatterOutputs(const std::vector<HeadNeed>& needs, const std::vector<ReceivedRows>& rows,
-                      MutableBf16Rows out);
+  void PlanNeeds(HeadPhase phase);
+  const std::vector<HeadNeed>& Needs(HeadPhase phase) const {
+    return needs_[static_cast<size_t>(phase)];
+  }
+  void GatherQueries();
+  void ScatterOutputs(MutableBf16Rows out);
 
   SpanCompute& compute_;
   const Shard shard_;
   KvExchange& exchange_;
   ShardCounters& counters_;
   RoundSum rounds_;
+  RoundSum::Work work_;
+  OwnedRows owned_;  // of a mate, while a step is planned
+  bool is_empty_ = true;
   std::vector<Mate> mates_;
   size_t self_ = 0;
+  std::array<std::vector<HeadNeed>, kNumHeadPhases> needs_;
+  std::vector<ReceivedRows> received_;
   int64_t layer_ = -1;
   Bf16Rows own_queries_;          // [own rows, all heads · head size]
   RowBatch<Bf16> group_queries_;  // [group rows, all heads · head size]: own heads are filled

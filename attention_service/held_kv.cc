@@ -60,16 +60,18 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
 
 void HeldKv::BeginStep(const StepPlan& plan) {
   plan_ = &plan;
+  answers_.Age();
   index_of_.clear();
   for (size_t i = 0; i < plan.sessions.size(); ++i) {
     if (plan.sessions[i].num_rows == 0) continue;
-    index_of_[plan.sessions[i].session] = static_cast<int32_t>(i);
+    index_of_.push_back({plan.sessions[i].session, static_cast<int32_t>(i)});
   }
+  std::sort(index_of_.begin(), index_of_.end());
 }
 
 absl::StatusOr<int32_t> HeldKv::FindSession(SessionId session) const {
-  const auto found = index_of_.find(session);
-  if (found != index_of_.end()) return found->second;
+  const auto found = std::lower_bound(index_of_.begin(), index_of_.end(), std::pair(session, 0));
+  if (found != index_of_.end() && found->first == session) return found->second;
   return absl::InvalidArgumentError(
       absl::StrCat("session ", session.value(), " has no rows in step ", plan_->step));
 }
@@ -112,11 +114,11 @@ absl::StatusOr<SharedBytes> HeldKv::ReadSpans(int64_t layer, const KvRequest& re
           absl::StrCat(request.spans.size(), " spans at once are too many"));
     }
   }
-  BytesBuilder builder(static_cast<size_t>(num_rows * width) * sizeof(Bf16));
+  BytesBuilder builder = answers_.Make(static_cast<size_t>(num_rows * width) * sizeof(Bf16));
   const MutableBf16Rows rows(reinterpret_cast<Bf16*>(builder.data()), num_rows, width);
   int64_t row = 0;
   for (const SessionSpan& want : request.spans) {
-    const int32_t session_index = index_of_.at(want.session);
+    const int32_t session_index = *FindSession(want.session);
     const PositionRange positions = *PositionsOf(want);
     for (int64_t position = positions.begin; position < positions.end;) {
       const KvCache::Home home = cache_.HomeOf(session_index, position);
@@ -234,8 +236,8 @@ absl::StatusOr<SharedBytes> HeldKv::ComputeStates(int64_t layer,
   });
   parts_.clear();
   const int64_t num_scalars = is_canonical ? 2 : 1;
-  BytesBuilder builder(static_cast<size_t>(num_slots_ * (v_head_dim + num_scalars)) *
-                       sizeof(float));
+  BytesBuilder builder =
+      answers_.Make(static_cast<size_t>(num_slots_ * (v_head_dim + num_scalars)) * sizeof(float));
   auto* out = reinterpret_cast<float*>(builder.data());
   for (int64_t slot = 0; slot < num_slots_; ++slot) {
     out = std::copy_n(slots_.acc.rows().row(slot), v_head_dim, out);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +15,7 @@
 #include "attention_service/packed_attention.h"
 #include "attention_service/span_compute.h"
 #include "moebius/attention/shard.h"
+#include "moebius/transport/frame/buffer_pool.h"
 
 namespace moebius {
 
@@ -40,7 +41,12 @@ class HeldKv final : public KvHolder {
   /// Borrows all of it; `layers` are the packed weights.
   HeldKv(SpanCompute& compute, const KvLayout& layout, const KvCache& cache,
          const std::vector<PackedAttentionLayer>& layers, Shard shard)
-      : compute_(compute), layout_(layout), cache_(cache), layers_(layers), shard_(shard) {}
+      : compute_(compute),
+        layout_(layout),
+        cache_(cache),
+        layers_(layers),
+        shard_(shard),
+        answers_(kMaxIdleAnswerBytes) {}
 
   void BeginStep(const StepPlan& plan);
 
@@ -53,6 +59,9 @@ class HeldKv final : public KvHolder {
   absl::StatusOr<SharedBytes> ReadHeads(int64_t layer, const HeadRequest& request) override;
 
  private:
+  // Two rounds of large answers; what a step has not used goes at the next one.
+  static constexpr uint64_t kMaxIdleAnswerBytes = uint64_t{64} << 20;
+
   absl::StatusOr<int32_t> FindSession(SessionId session) const;
   absl::Status CheckLayer(int64_t layer) const;
   absl::StatusOr<PositionRange> PositionsOf(const SessionSpan& span) const;
@@ -66,8 +75,9 @@ class HeldKv final : public KvHolder {
   const Shard shard_;
   std::vector<const HeadSum*> heads_;  // by layer; empty: a rank alone
   const StepPlan* plan_ = nullptr;
-  std::map<SessionId, int32_t> index_of_;  // sessions with rows in the step
+  std::vector<std::pair<SessionId, int32_t>> index_of_;  // sessions with rows in the step, sorted
 
+  BufferPool answers_;  // their memory
   // Of the queries that are answered.
   std::vector<RoleRows> parts_;
   std::vector<SpanTask> tasks_;

@@ -31,7 +31,9 @@ RowBatch<Bf16> MakeMatrix(Random& random, int64_t num_rows, int64_t width) {
   return rows;
 }
 
-AttentionLayerWeights MakeLayer(const AttentionFacts& facts) {
+}  // namespace
+
+AttentionLayerWeights MakeProbeLayer(const AttentionFacts& facts) {
   Random random(1);
   const AttentionConfig& config = facts.config;
   const int64_t heads = config.num_query_heads;
@@ -59,7 +61,16 @@ AttentionLayerWeights MakeLayer(const AttentionFacts& facts) {
   return weights;
 }
 
-}  // namespace
+AttentionFacts ProbeFactsOf(const AttentionFacts& facts, AttentionSum sum) {
+  AttentionFacts one_layer = facts;
+  one_layer.num_layers = 1;
+  one_layer.hidden_size = kHiddenSize;
+  one_layer.sum = sum;
+  one_layer.config.qkv_bias = false;
+  one_layer.config.output_bias = false;
+  one_layer.config.qk_norm = QkNorm::kNone;
+  return one_layer;
+}
 
 AttentionFacts FactsOfHeads(const AttentionHeads& heads, int64_t span) {
   AttentionFacts facts;
@@ -80,20 +91,15 @@ absl::StatusOr<std::unique_ptr<AttentionProbe>> AttentionProbe::Make(const Atten
                                                                      const Kernels& kernels,
                                                                      Executor& executor,
                                                                      int64_t max_tokens) {
-  AttentionFacts one_layer = facts;
-  one_layer.num_layers = 1;
-  one_layer.hidden_size = kHiddenSize;
-  one_layer.sum = AttentionSum::kCanonical;  // the same kernel
-  one_layer.config.qkv_bias = false;
-  one_layer.config.output_bias = false;
-  one_layer.config.qk_norm = QkNorm::kNone;
+  // Both sums have the same kernel.
+  const AttentionFacts one_layer = ProbeFactsOf(facts, AttentionSum::kCanonical);
   const KvLayout layout(one_layer, kernels.pair_order);
   const int64_t num_blocks = max_tokens / one_layer.key_block + 3;
   auto probe = std::unique_ptr<AttentionProbe>(new AttentionProbe());
-  MOEBIUS_ASSIGN_OR_RETURN(probe->pipeline_,
-                           AttentionPipeline::Make(
-                               one_layer, [&](int64_t) { return MakeLayer(one_layer); }, kernels,
-                               executor, num_blocks * KvCache::BlockBytes(layout, 1)));
+  MOEBIUS_ASSIGN_OR_RETURN(
+      probe->pipeline_, AttentionPipeline::Make(
+                            one_layer, [&](int64_t) { return MakeProbeLayer(one_layer); }, kernels,
+                            executor, num_blocks * KvCache::BlockBytes(layout, 1)));
   Random random(2);
   probe->rows_ = MakeMatrix(random, kStepRows, kHiddenSize);
   probe->out_.Reset(kStepRows, kHiddenSize);

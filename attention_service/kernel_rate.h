@@ -19,6 +19,11 @@ namespace moebius {
 /// A model's attention of which only the heads are known: one layer, a narrow hidden row.
 AttentionFacts FactsOfHeads(const AttentionHeads& heads, int64_t span);
 
+/// What probes time of a model: one layer with a narrow hidden row, without biases and norms.
+AttentionFacts ProbeFactsOf(const AttentionFacts& facts, AttentionSum sum);
+/// Its random weights, always the same.
+AttentionLayerWeights MakeProbeLayer(const AttentionFacts& facts);
+
 /// One layer of attention over random rows, to be timed. Rows of the prompt go in steps of 512.
 /// Not thread-safe; calls come from outside the executor.
 class AttentionProbe {

@@ -90,28 +90,31 @@ class KvExchange {
   virtual void Publish(int64_t layer) = 0;
   /// Others may read these heads of `layer` from now on, until CloseHeads or EndStep.
   virtual void PublishHeads(int64_t layer, HeadPhase phase) = 0;
-  /// When it returns nobody reads heads any more.
+  /// When it returns nobody reads heads any more. Every rank has run the layer before: whoever
+  /// gives out layers has all its rows.
   virtual void CloseHeads() = 0;
   /// Forgets the step and what is under way. When it returns no call to the holder runs.
   virtual void EndStep() = 0;
 
   virtual absl::Status AskSpans(int64_t layer, uint32_t round, absl::Span<const KvSpanNeed> needs,
                                 HeadRange kv_heads) = 0;
-  /// Rows [the span's positions after the step, KV row width] of each need.
-  virtual absl::StatusOr<std::vector<ReceivedRows>> AwaitSpans(int64_t layer, uint32_t round) = 0;
+  /// Makes `rows` of each need: [the span's positions after the step, KV row width].
+  virtual absl::Status AwaitSpans(int64_t layer, uint32_t round,
+                                  std::vector<ReceivedRows>& rows) = 0;
 
-  /// `queries` [rows, heads · head size] are copied.
+  /// `queries` [rows, heads · head size] stay as they are until the Await.
   virtual absl::Status AskStates(int64_t layer, uint32_t round, absl::Span<const StateNeed> needs,
                                  Bf16Rows queries) = 0;
-  /// Rows [rows · heads · spans, v_head_dim + 2 or + 1] of each need, as KvHolder::ComputeStates
-  /// orders them.
-  virtual absl::StatusOr<std::vector<ReceivedStates>> AwaitStates(int64_t layer,
-                                                                  uint32_t round) = 0;
+  /// Makes `states` of each need: [rows · heads · spans, v_head_dim + 2 or + 1], as
+  /// KvHolder::ComputeStates orders them.
+  virtual absl::Status AwaitStates(int64_t layer, uint32_t round,
+                                   std::vector<ReceivedStates>& states) = 0;
 
   virtual absl::Status AskHeads(int64_t layer, HeadPhase phase,
                                 absl::Span<const HeadNeed> needs) = 0;
-  /// Rows [rows, heads · head size or v head size] of each need.
-  virtual absl::StatusOr<std::vector<ReceivedRows>> AwaitHeads(int64_t layer, HeadPhase phase) = 0;
+  /// Makes `rows` of each need: [rows, heads · head size or v head size].
+  virtual absl::Status AwaitHeads(int64_t layer, HeadPhase phase,
+                                  std::vector<ReceivedRows>& rows) = 0;
 };
 
 /// Counts of one rank since its start.

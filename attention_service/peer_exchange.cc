@@ -305,21 +305,23 @@ absl::StatusOr<std::unique_ptr<PeerExchange::Ask>> PeerExchange::Await(FrameKind
   return failure;
 }
 
-absl::StatusOr<std::vector<ReceivedRows>> PeerExchange::AwaitSpans(int64_t layer, uint32_t round) {
+absl::Status PeerExchange::AwaitSpans(int64_t layer, uint32_t round,
+                                      std::vector<ReceivedRows>& rows) {
   MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<Ask> ask, Await(kKvReplyKind, layer, round));
-  return SplitRows(*ask, ask->rows.empty() ? 1 : ask->rows.front().width);
+  return SplitRows(*ask, ask->rows.empty() ? 1 : ask->rows.front().width, rows);
 }
 
-absl::StatusOr<std::vector<ReceivedRows>> PeerExchange::AwaitHeads(int64_t layer, HeadPhase phase) {
+absl::Status PeerExchange::AwaitHeads(int64_t layer, HeadPhase phase,
+                                      std::vector<ReceivedRows>& rows) {
   MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<Ask> ask,
                            Await(kHeadReplyKind, layer, static_cast<uint32_t>(phase)));
   const ExchangeShape& shape = options_.shape;
-  return SplitRows(*ask, phase == HeadPhase::kQueries ? shape.head_size : shape.v_head_dim);
+  return SplitRows(*ask, phase == HeadPhase::kQueries ? shape.head_size : shape.v_head_dim, rows);
 }
 
 // Each need's rows, out of messages whose rows have `message_width` elements.
-absl::StatusOr<std::vector<ReceivedRows>> PeerExchange::SplitRows(const Ask& ask,
-                                                                  int64_t message_width) const {
+absl::Status PeerExchange::SplitRows(const Ask& ask, int64_t message_width,
+                                     std::vector<ReceivedRows>& rows) const {
   std::map<int32_t, int64_t> elements;
   for (const Ask::Rows& need : ask.rows) elements[need.holder] += need.num_rows * need.width;
   std::map<int32_t, ReceivedRows> messages;
@@ -331,41 +333,41 @@ absl::StatusOr<std::vector<ReceivedRows>> PeerExchange::SplitRows(const Ask& ask
     messages[holder] = *std::move(parsed);
   }
   std::map<int32_t, int64_t> next;
-  std::vector<ReceivedRows> received;
+  rows.clear();
   for (const Ask::Rows& need : ask.rows) {
     const ReceivedRows& from = messages[need.holder];
     int64_t& begin = next[need.holder];
-    received.push_back({from.bytes, Bf16Rows(from.rows.data + begin, need.num_rows, need.width)});
+    rows.push_back({from.bytes, Bf16Rows(from.rows.data + begin, need.num_rows, need.width)});
     begin += need.num_rows * need.width;
   }
-  return received;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ReceivedStates>> PeerExchange::AwaitStates(int64_t layer,
-                                                                      uint32_t round) {
+absl::Status PeerExchange::AwaitStates(int64_t layer, uint32_t round,
+                                       std::vector<ReceivedStates>& states) {
   MOEBIUS_ASSIGN_OR_RETURN(const std::unique_ptr<Ask> ask, Await(kStateReplyKind, layer, round));
   const ExchangeShape& shape = options_.shape;
   std::map<int32_t, int64_t> counts;
   for (const StateNeed& need : ask->states) {
     counts[need.holder] += need.num_rows * shape.num_heads * need.num_spans;
   }
-  std::map<int32_t, ReceivedStates> states;
+  std::map<int32_t, ReceivedStates> answers;
   for (const auto& [holder, count] : counts) {
     auto parsed = ParseStateReply(ask->AnswerOf(holder), count, shape.state_width());
     if (!parsed.ok()) {
       return WithContext(parsed.status(), absl::StrCat("attention rank ", holder));
     }
-    states[holder] = *std::move(parsed);
+    answers[holder] = *std::move(parsed);
   }
   std::map<int32_t, int64_t> next;
-  std::vector<ReceivedStates> received;
+  states.clear();
   for (const StateNeed& need : ask->states) {
     const int64_t begin = next[need.holder];
     next[need.holder] += need.num_rows * shape.num_heads * need.num_spans;
-    const ReceivedStates& from = states[need.holder];
-    received.push_back({from.bytes, from.rows.Slice(begin, next[need.holder])});
+    const ReceivedStates& from = answers[need.holder];
+    states.push_back({from.bytes, from.rows.Slice(begin, next[need.holder])});
   }
-  return received;
+  return absl::OkStatus();
 }
 
 ExchangeFigures PeerExchange::figures() const {

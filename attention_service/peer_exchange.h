@@ -74,12 +74,13 @@ class PeerExchange final : public KvExchange {
 
   absl::Status AskSpans(int64_t layer, uint32_t round, absl::Span<const KvSpanNeed> needs,
                         HeadRange kv_heads) override;
-  absl::StatusOr<std::vector<ReceivedRows>> AwaitSpans(int64_t layer, uint32_t round) override;
+  absl::Status AwaitSpans(int64_t layer, uint32_t round, std::vector<ReceivedRows>& rows) override;
   absl::Status AskStates(int64_t layer, uint32_t round, absl::Span<const StateNeed> needs,
                          Bf16Rows queries) override;
-  absl::StatusOr<std::vector<ReceivedStates>> AwaitStates(int64_t layer, uint32_t round) override;
+  absl::Status AwaitStates(int64_t layer, uint32_t round,
+                           std::vector<ReceivedStates>& states) override;
   absl::Status AskHeads(int64_t layer, HeadPhase phase, absl::Span<const HeadNeed> needs) override;
-  absl::StatusOr<std::vector<ReceivedRows>> AwaitHeads(int64_t layer, HeadPhase phase) override;
+  absl::Status AwaitHeads(int64_t layer, HeadPhase phase, std::vector<ReceivedRows>& rows) override;
 
   ExchangeFigures figures() const;
 
@@ -89,7 +90,8 @@ class PeerExchange final : public KvExchange {
 
   absl::StatusOr<PeerId> FindPeer(int32_t rank);
   int64_t NumPositions(const KvSpanNeed& need) const;
-  absl::StatusOr<std::vector<ReceivedRows>> SplitRows(const Ask& ask, int64_t message_width) const;
+  absl::Status SplitRows(const Ask& ask, int64_t message_width,
+                         std::vector<ReceivedRows>& rows) const;
   MessageKey KeyOf(FrameKind kind, int64_t layer, uint32_t round) const;
   absl::Status Question(Message question, FrameKind answer_kind, uint64_t max_answer_bytes,
                         int32_t holder, Ask& ask);

@@ -29,7 +29,7 @@ void RoundSum::BeginStep(const StepPlan& plan, const Work& work) {
   if (!layout_.is_latent()) {
     kv_heads_ = KvHeadsOf(heads_, config.num_query_heads, config.num_kv_heads);
   }
-  rounds_.clear();
+  num_rounds_ = 0;
   compute_.SetRows(work.rows, rows_);
   carry_begin_.assign(rows_.rows.size(), -1);
   int64_t num_carried = 0;
@@ -42,18 +42,26 @@ void RoundSum::BeginStep(const StepPlan& plan, const Work& work) {
     num_carried += rows_.rows[i].num_rows * compute_.num_heads();
   }
   carry_.Reset(num_carried, config.v_head_dim);
+  FindSessions();
   if (!is_canonical()) return PlanRing();
-  for (const SessionPart part : Sessions()) PlanRounds(part);
+  for (const SessionPart part : sessions_) PlanRounds(part);
 }
 
-std::vector<RoundSum::SessionPart> RoundSum::Sessions() const {
-  std::vector<SessionPart> sessions;
+void RoundSum::FindSessions() {
+  sessions_.clear();
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
     const bool continues = i > 0 && rows_.rows[i].session_index == rows_.rows[i - 1].session_index;
-    if (!continues) sessions.push_back({i, i});
-    sessions.back().end = i + 1;
+    if (!continues) sessions_.push_back({i, i});
+    sessions_.back().end = i + 1;
   }
-  return sessions;
+}
+
+void RoundSum::AddRound() {
+  if (num_rounds_ == rounds_.size()) rounds_.emplace_back();
+  Round& round = rounds_[num_rounds_++];
+  round.needs.clear();
+  round.tasks.clear();
+  round.last_session = -1;
 }
 
 // A multiple of 2N, so that every rank has as many spans of it.
@@ -77,40 +85,40 @@ void RoundSum::PlanRounds(SessionPart part) {
       std::min<int64_t>(2 * shard_.num_ranks - 2, kMaxExchangeBytes / span_bytes);
   const int32_t first_rank = SessionOf(session_index).first_rank;
   const auto rows = absl::MakeConstSpan(rows_.rows).subspan(part.begin, part.end - part.begin);
-  const std::vector<int64_t> foreign = ForeignSpansOf(rows, compute_.geometry(), window_, shard_);
-  auto next = foreign.begin();
+  FillForeignSpans(rows, compute_.geometry(), window_, shard_, spans_);
+  auto next = spans_.begin();
   const int64_t num_spans = SeenSpans(rows.back()).end;
   for (int64_t first = 0; first < num_spans; first += round_spans) {
     const SpanRange spans{first, std::min(first + round_spans, num_spans)};
-    Round round;
-    for (; next != foreign.end() && *next < spans.end; ++next) {
-      round.needs.push_back({SpanOwner(*next, first_rank, shard_.num_ranks), session_index, *next});
+    std::vector<KvSpanNeed>& needs = planned_.needs;
+    std::vector<SpanTask>& tasks = planned_.tasks;
+    needs.clear();
+    tasks.clear();
+    for (; next != spans_.end() && *next < spans.end; ++next) {
+      needs.push_back({SpanOwner(*next, first_rank, shard_.num_ranks), session_index, *next});
     }
-    for (size_t i = part.begin; i < part.end; ++i) AppendTasks(i, spans, -1, round);
-    if (round.tasks.empty()) continue;  // no row's window reaches it
-    const bool joins =
-        !rounds_.empty() && rounds_.back().last_session != session_index &&
-        static_cast<int64_t>(rounds_.back().needs.size() + round.needs.size()) <= max_joined;
-    if (!joins) rounds_.emplace_back();
-    Round& target = rounds_.back();
-    target.needs.insert(target.needs.end(), round.needs.begin(), round.needs.end());
-    target.tasks.insert(target.tasks.end(), round.tasks.begin(), round.tasks.end());
-    target.last_session = session_index;
+    for (size_t i = part.begin; i < part.end; ++i) AppendTasks(i, spans, -1, tasks);
+    if (tasks.empty()) continue;  // no row's window reaches it
+    const bool joins = num_rounds_ > 0 && last().last_session != session_index &&
+                       static_cast<int64_t>(last().needs.size() + needs.size()) <= max_joined;
+    if (!joins) AddRound();
+    last().needs.insert(last().needs.end(), needs.begin(), needs.end());
+    last().tasks.insert(last().tasks.end(), tasks.begin(), tasks.end());
+    last().last_session = session_index;
   }
 }
 
 void RoundSum::PlanRing() {
   if (rows_.rows.empty()) return;
-  const std::vector<SessionPart> sessions = Sessions();
-  rounds_.emplace_back();
+  AddRound();
   for (size_t i = 0; i < rows_.rows.size(); ++i) {
-    AppendTasks(i, SeenSpans(rows_.rows[i]), shard_.rank, rounds_.back());
+    AppendTasks(i, SeenSpans(rows_.rows[i]), shard_.rank, last().tasks);
   }
   for (int32_t step = 1; step < shard_.num_ranks; ++step) {
     const int32_t holder = (shard_.rank + shard_.num_ranks - step) % shard_.num_ranks;
-    rounds_.emplace_back();
-    for (const SessionPart part : sessions) AppendRing(part, holder);
-    if (rounds_.back().needs.empty()) rounds_.pop_back();
+    AddRound();
+    for (const SessionPart part : sessions_) AppendRing(part, holder);
+    if (last().needs.empty()) --num_rounds_;
   }
 }
 
@@ -121,39 +129,39 @@ void RoundSum::AppendRing(SessionPart part, int32_t holder) {
   const auto max_spans = static_cast<size_t>(
       std::clamp<int64_t>(kMaxExchangeBytes / span_bytes, 1, kMaxExchangeParts));
   const int32_t session_index = rows_.rows[part.begin].session_index;
-  const std::vector<int64_t> spans = SpansOfHolder(part, holder);
-  for (size_t begin = 0; begin < spans.size();) {
-    if (rounds_.back().needs.size() == max_spans) rounds_.emplace_back();
-    Round& round = rounds_.back();
-    const size_t end = std::min(spans.size(), begin + max_spans - round.needs.size());
-    for (size_t i = begin; i < end; ++i) round.needs.push_back({holder, session_index, spans[i]});
+  FindSpansOfHolder(part, holder);
+  for (size_t begin = 0; begin < spans_.size();) {
+    if (last().needs.size() == max_spans) AddRound();
+    Round& round = last();
+    const size_t end = std::min(spans_.size(), begin + max_spans - round.needs.size());
+    for (size_t i = begin; i < end; ++i) round.needs.push_back({holder, session_index, spans_[i]});
     for (size_t i = part.begin; i < part.end; ++i) {
-      AppendTasks(i, {spans[begin], spans[end - 1] + 1}, holder, round);
+      AppendTasks(i, {spans_[begin], spans_[end - 1] + 1}, holder, round.tasks);
     }
     begin = end;
   }
 }
 
-std::vector<int64_t> RoundSum::SpansOfHolder(SessionPart part, int32_t holder) const {
+// Into spans_.
+void RoundSum::FindSpansOfHolder(SessionPart part, int32_t holder) {
   const auto rows = absl::MakeConstSpan(rows_.rows).subspan(part.begin, part.end - part.begin);
   const SessionRows& session = SessionOf(rows[0].session_index);
-  std::vector<int64_t> spans;
   if (window_.is_bounded()) {
-    spans = ForeignSpansOf(rows, compute_.geometry(), window_, shard_);
+    FillForeignSpans(rows, compute_.geometry(), window_, shard_, spans_);
   } else {
     RoleRows all = rows[0];  // every prompt row of the session
     all.position_begin = 0;
     all.num_rows = std::min(session.position_end(), session.prompt_length);
-    spans = ForeignSpansOf({all}, compute_.geometry(), window_, shard_);
+    FillForeignSpans({&all, 1}, compute_.geometry(), window_, shard_, spans_);
   }
   const auto is_of_other = [&](int64_t span) {
     return SpanOwner(span, session.first_rank, shard_.num_ranks) != holder;
   };
-  spans.erase(std::remove_if(spans.begin(), spans.end(), is_of_other), spans.end());
-  return spans;
+  spans_.erase(std::remove_if(spans_.begin(), spans_.end(), is_of_other), spans_.end());
 }
 
-void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, Round& round) {
+void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, int32_t owner,
+                           std::vector<SpanTask>& tasks) {
   const RoleRows& rows = rows_.rows[rows_index];
   const AttentionForm form = compute_.FormOf(rows);
   const int64_t tile_rows = compute_.TileRows(rows, form);
@@ -171,27 +179,27 @@ void RoundSum::AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, Ro
       continue;
     }
     for (int32_t group = heads_.begin / group_heads; group * group_heads < heads_.end; ++group) {
-      round.tasks.push_back({.rows_index = static_cast<int32_t>(rows_index),
-                             .key_group = group,
-                             .heads = {std::max(heads_.begin, group * group_heads),
-                                       std::min(heads_.end, (group + 1) * group_heads)},
-                             .row_begin = row,
-                             .num_rows = tile.num_rows,
-                             .span_begin = both.begin,
-                             .span_end = both.end,
-                             .owner = owner});
+      tasks.push_back({.rows_index = static_cast<int32_t>(rows_index),
+                       .key_group = group,
+                       .heads = {std::max(heads_.begin, group * group_heads),
+                                 std::min(heads_.end, (group + 1) * group_heads)},
+                       .row_begin = row,
+                       .num_rows = tile.num_rows,
+                       .span_begin = both.begin,
+                       .span_end = both.end,
+                       .owner = owner});
     }
   }
 }
 
 absl::Status RoundSum::Ask(size_t index, int64_t layer) {
-  if (index >= rounds_.size() || rounds_[index].needs.empty()) return absl::OkStatus();
+  if (index >= num_rounds_ || rounds_[index].needs.empty()) return absl::OkStatus();
   return exchange_.AskSpans(layer, first_round_ + static_cast<uint32_t>(index),
                             rounds_[index].needs, kv_heads_);
 }
 
 absl::Status RoundSum::Start(int64_t layer) {
-  if (!rounds_.empty()) {
+  if (num_rounds_ > 0) {
     counters_.HoldForeignSpans(static_cast<int64_t>(rounds_[0].needs.size()));
   }
   return Ask(0, layer);
@@ -200,7 +208,7 @@ absl::Status RoundSum::Start(int64_t layer) {
 absl::Status RoundSum::Run(SpanCompute::Layer layer, MutableBf16Rows out) {
   layer.kv.foreign = &foreign_;
   if (!is_canonical()) compute_.executor().Run([&] { ClearCarried(); });
-  for (size_t index = 0; index < rounds_.size(); ++index) {
+  for (size_t index = 0; index < num_rounds_; ++index) {
     MOEBIUS_RETURN_IF_ERROR(RunRound(index, layer, out));
   }
   if (!is_canonical()) compute_.executor().Run([&] { FinishCarried(out); });
@@ -234,18 +242,18 @@ absl::Status RoundSum::RunRound(size_t index, const SpanCompute::Layer& layer,
                                 MutableBf16Rows out) {
   const Round& round = rounds_[index];
   const ShardTimer timer(counters_.round_nanoseconds);
-  std::vector<ReceivedRows> rows;
+  received_.clear();
   if (!round.needs.empty()) {
     const WaitTimer waits(counters_);
-    MOEBIUS_ASSIGN_OR_RETURN(
-        rows, exchange_.AwaitSpans(layer.kv.layer, first_round_ + static_cast<uint32_t>(index)));
+    MOEBIUS_RETURN_IF_ERROR(exchange_.AwaitSpans(
+        layer.kv.layer, first_round_ + static_cast<uint32_t>(index), received_));
   }
   ++counters_.rounds;
-  counters_.spans_received += static_cast<int64_t>(rows.size());
+  counters_.spans_received += static_cast<int64_t>(received_.size());
   compute_.executor().Run(
-      [&] { foreign_.Pack(round.needs, rows, kv_heads_, compute_.executor()); });
-  rows.clear();
-  const size_t next = index + 1 < rounds_.size() ? rounds_[index + 1].needs.size() : 0;
+      [&] { foreign_.Pack(round.needs, received_, kv_heads_, compute_.executor()); });
+  received_.clear();
+  const size_t next = index + 1 < num_rounds_ ? rounds_[index + 1].needs.size() : 0;
   counters_.HoldForeignSpans(static_cast<int64_t>(round.needs.size() + next));
   MOEBIUS_RETURN_IF_ERROR(Ask(index + 1, layer.kv.layer));
   compute_.executor().Run([&] {

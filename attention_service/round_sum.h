@@ -47,9 +47,9 @@ class RoundSum {
 
   /// Plans the rounds of a step. `plan` outlives it.
   void BeginStep(const StepPlan& plan, const Work& work);
-  bool is_empty() const { return rounds_.empty(); }
+  bool is_empty() const { return num_rounds_ == 0; }
   HeadRange AllHeads() const { return {0, static_cast<int32_t>(compute_.num_heads())}; }
-  uint32_t num_rounds() const { return static_cast<uint32_t>(rounds_.size()); }
+  uint32_t num_rounds() const { return static_cast<uint32_t>(num_rounds_); }
 
   /// Asks for the first round.
   absl::Status Start(int64_t layer);
@@ -69,13 +69,15 @@ class RoundSum {
     size_t begin = 0;
     size_t end = 0;
   };
-  std::vector<SessionPart> Sessions() const;
+  void FindSessions();
   void PlanRounds(SessionPart part);
   void PlanRing();
   void AppendRing(SessionPart part, int32_t holder);
-  std::vector<int64_t> SpansOfHolder(SessionPart part, int32_t holder) const;
+  void FindSpansOfHolder(SessionPart part, int32_t holder);
   // `owner` as in SpanTask.
-  void AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, Round& round);
+  void AppendTasks(size_t rows_index, SpanRange spans, int32_t owner, std::vector<SpanTask>& tasks);
+  void AddRound();
+  Round& last() { return rounds_[num_rounds_ - 1]; }
   absl::Status Ask(size_t index, int64_t layer);
   absl::Status RunRound(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
   SpanTaskOutput OutputOf(const SpanTask& task, MutableBf16Rows out);
@@ -101,9 +103,16 @@ class RoundSum {
 
   QueryRows rows_;
   std::vector<int64_t> carry_begin_;  // per RoleRows: its first row in carry_, else -1
+  // Of the step the first so many; more keep their memory for steps to come.
   std::vector<Round> rounds_;
+  size_t num_rounds_ = 0;
   StateSlots carry_;
   ForeignKv foreign_;
+  std::vector<ReceivedRows> received_;  // of the round that runs
+  // While a step is planned.
+  std::vector<SessionPart> sessions_;
+  std::vector<int64_t> spans_;
+  Round planned_;
 };
 
 }  // namespace moebius

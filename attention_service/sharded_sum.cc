@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "attention_service/sharded_sum.h"
 
-#include <utility>
-
 #include "moebius/base/status.h"
 
 namespace moebius {
@@ -15,18 +13,19 @@ ShardedSum::ShardedSum(SpanCompute& compute, const KvLayout& layout, KeyWindow w
       heads_(compute, layout, window, shard, exchange, counters) {}
 
 void ShardedSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows) {
-  std::vector<RoleRows> by_rounds;
-  std::vector<RoleRows> by_states;
+  by_states_.clear();
+  by_rounds_.rows.clear();
   for (const RoleRows& part : rows) {
     const SessionRows& session = plan.sessions[static_cast<size_t>(part.session_index)];
     if (part.role == TokenRole::kGenerated || session.method == AttentionMethod::kRingPassQ) {
-      by_states.push_back(part);
+      by_states_.push_back(part);
     } else if (!SharesHeads(session)) {
-      by_rounds.push_back(part);
+      by_rounds_.rows.push_back(part);
     }
   }
-  states_.BeginStep(plan, by_states);
-  rounds_.BeginStep(plan, {.rows = std::move(by_rounds), .heads = rounds_.AllHeads()});
+  states_.BeginStep(plan, by_states_);
+  by_rounds_.heads = rounds_.AllHeads();
+  rounds_.BeginStep(plan, by_rounds_);
   heads_.BeginStep(plan, rounds_.num_rounds());
 }
 

@@ -46,6 +46,8 @@ class ShardedSum {
 
  private:
   KvExchange& exchange_;
+  std::vector<RoleRows> by_states_;
+  RoundSum::Work by_rounds_;
   RoundSum rounds_;
   StateSum states_;
   HeadSum heads_;

@@ -2,7 +2,6 @@
 #include "attention_service/state_sum.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "attention_service/exchange_limits.h"
 #include "attention_service/held_kv.h"
@@ -12,9 +11,22 @@ namespace moebius {
 
 void StateSum::BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows) {
   plan_ = &plan;
-  batches_.clear();
+  num_batches_ = 0;
   for (const RoleRows& part : rows) PlanBatches(part);
-  for (Batch& batch : batches_) FinishBatch(batch);
+  for (size_t i = 0; i < num_batches_; ++i) FinishBatch(batches_[i]);
+}
+
+void StateSum::AddBatch() {
+  if (num_batches_ == batches_.size()) batches_.emplace_back();
+  Batch& batch = batches_[num_batches_++];
+  batch.parts.clear();
+  batch.slot_begin.clear();
+  batch.needs.clear();
+  batch.tasks.clear();
+  batch.owners.clear();
+  batch.owners_end.clear();
+  batch.num_slots = 0;
+  batch.num_rows = 0;
 }
 
 // How many of the first rows see from the same span on.
@@ -36,12 +48,12 @@ void StateSum::PlanBatches(RoleRows rows) {
   const int64_t row_slots = heads * NumSlots(rows);
   const int64_t max_slots = kMaxExchangeBytes / state_bytes;
   while (rows.num_rows > 0) {
-    if (batches_.empty()) batches_.emplace_back();
-    const Batch& last = batches_.back();
-    int64_t fitting = std::min((max_slots - last.num_slots) / row_slots, max_rows - last.num_rows);
-    if (last.parts.size() == kMaxExchangeParts) fitting = 0;
-    if (fitting <= 0 && !last.parts.empty()) {
-      batches_.emplace_back();
+    if (num_batches_ == 0) AddBatch();
+    int64_t fitting =
+        std::min((max_slots - last().num_slots) / row_slots, max_rows - last().num_rows);
+    if (last().parts.size() == kMaxExchangeParts) fitting = 0;
+    if (fitting <= 0 && !last().parts.empty()) {
+      AddBatch();
       continue;
     }
     RoleRows part = rows;
@@ -49,7 +61,7 @@ void StateSum::PlanBatches(RoleRows rows) {
     rows.row_begin += part.num_rows;
     rows.position_begin += part.num_rows;
     rows.num_rows -= part.num_rows;
-    Batch& batch = batches_.back();
+    Batch& batch = last();
     batch.slot_begin.push_back(batch.num_slots);
     batch.parts.push_back(part);
     batch.num_slots += part.num_rows * heads * NumSlots(part);
@@ -64,7 +76,8 @@ void StateSum::FinishBatch(Batch& batch) {
     const SessionSpans spans = SpansOf(part, compute_.geometry());
     const SpanRange seen = SeenSpans(part);
     const SpanRange earlier{seen.begin, spans.SpanOf(part.position_begin)};
-    std::vector<int64_t> owners{OwnerOf(shard_.rank, part)};
+    const size_t first_owner = batch.owners.size();
+    if (!is_canonical()) batch.owners.push_back(OwnerOf(shard_.rank, part));
     for (int32_t holder = 0; holder < shard_.num_ranks; ++holder) {
       const int64_t num_spans =
           NumStatesOf(spans, earlier, part.first_rank, {holder, shard_.num_ranks});
@@ -75,28 +88,28 @@ void StateSum::FinishBatch(Batch& batch) {
                              .row_begin = part.row_begin,
                              .num_rows = part.num_rows,
                              .num_spans = num_spans});
-      owners.push_back(OwnerOf(holder, part));
+      if (!is_canonical()) batch.owners.push_back(OwnerOf(holder, part));
     }
     const size_t first_task = batch.tasks.size();
     AppendStateTasks(compute_, part, static_cast<int32_t>(i), {.shard = shard_, .spans = seen},
                      batch.tasks);
     if (is_canonical()) continue;
     for (size_t task = first_task; task < batch.tasks.size(); ++task) {
-      batch.tasks[task].slot_begin = owners[0];
+      batch.tasks[task].slot_begin = OwnerOf(shard_.rank, part);
     }
-    std::sort(owners.begin(), owners.end());
-    batch.owners.push_back(std::move(owners));
+    std::sort(batch.owners.begin() + static_cast<int64_t>(first_owner), batch.owners.end());
+    batch.owners_end.push_back(batch.owners.size());
   }
 }
 
 absl::Status StateSum::Ask(size_t index, const SpanCompute::Layer& layer) {
-  if (index >= batches_.size()) return absl::OkStatus();
+  if (index >= num_batches_) return absl::OkStatus();
   return exchange_.AskStates(layer.kv.layer, static_cast<uint32_t>(index), batches_[index].needs,
                              layer.queries);
 }
 
 absl::Status StateSum::Run(const SpanCompute::Layer& layer, MutableBf16Rows out) {
-  for (size_t index = 0; index < batches_.size(); ++index) {
+  for (size_t index = 0; index < num_batches_; ++index) {
     MOEBIUS_RETURN_IF_ERROR(RunBatch(index, layer, out));
   }
   return absl::OkStatus();
@@ -120,21 +133,21 @@ absl::Status StateSum::RunBatch(size_t index, const SpanCompute::Layer& layer,
                             .num_spans = num_spans};
     });
   });
-  std::vector<ReceivedStates> states;
   {
     const WaitTimer timer(counters_);
-    MOEBIUS_ASSIGN_OR_RETURN(states,
-                             exchange_.AwaitStates(layer.kv.layer, static_cast<uint32_t>(index)));
+    MOEBIUS_RETURN_IF_ERROR(
+        exchange_.AwaitStates(layer.kv.layer, static_cast<uint32_t>(index), received_));
   }
   MOEBIUS_RETURN_IF_ERROR(Ask(index + 1, layer));
   compute_.executor().Run([&] {
-    Store(batch, states);
+    Store(batch);
     Fold(batch, out);
   });
+  received_.clear();
   return absl::OkStatus();
 }
 
-void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& states) {
+void StateSum::Store(const Batch& batch) {
   const int64_t heads = compute_.num_heads();
   const int64_t width = compute_.facts().config.v_head_dim;
   size_t part_index = 0;
@@ -148,7 +161,7 @@ void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& stat
       if (!is_canonical()) {
         const int64_t slot =
             batch.slot_begin[part_index] + row * NumSlots(part) + OwnerOf(need.holder, part);
-        const float* values = states[i].rows.row(from++);
+        const float* values = received_[i].rows.row(from++);
         std::copy_n(values, width, slots_.acc.rows().row(slot));
         slots_.m[static_cast<size_t>(slot)] = values[width];
         slots_.l[static_cast<size_t>(slot)] = 1;
@@ -160,7 +173,7 @@ void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& stat
           ++span;
         } while (SpanOwner(span, part.first_rank, shard_.num_ranks) != need.holder);
         const int64_t slot = batch.slot_begin[part_index] + row * seen.size() + span - seen.begin;
-        const float* values = states[i].rows.row(from);
+        const float* values = received_[i].rows.row(from);
         std::copy_n(values, width, slots_.acc.rows().row(slot));
         slots_.m[static_cast<size_t>(slot)] = values[width];
         slots_.l[static_cast<size_t>(slot)] = values[width + 1];
@@ -173,14 +186,14 @@ void StateSum::Store(const Batch& batch, const std::vector<ReceivedStates>& stat
 void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
   const int64_t heads = compute_.num_heads();
   const int64_t width = compute_.facts().config.v_head_dim;
-  std::vector<std::pair<size_t, int64_t>> rows;  // (part, row and head)
+  folded_.clear();
   for (size_t i = 0; i < batch.rows.rows.size(); ++i) {
     for (int64_t row = 0; row < batch.rows.rows[i].num_rows * heads; ++row)
-      rows.push_back({i, row});
+      folded_.push_back({i, row});
   }
-  compute_.executor().ParallelFor(static_cast<int64_t>(rows.size()), [&](int64_t index, int) {
-    const size_t i = rows[static_cast<size_t>(index)].first;
-    const int64_t row = rows[static_cast<size_t>(index)].second;
+  compute_.executor().ParallelFor(static_cast<int64_t>(folded_.size()), [&](int64_t index, int) {
+    const size_t i = folded_[static_cast<size_t>(index)].first;
+    const int64_t row = folded_[static_cast<size_t>(index)].second;
     const RoleRows& part = batch.rows.rows[i];
     Bf16* to = out.row(part.row_begin + row / heads) + row % heads * width;
     if (!is_canonical()) {
@@ -206,9 +219,11 @@ void StateSum::FoldOwners(const Batch& batch, size_t part, int64_t row, absl::Sp
             .l = slots_.l[slot],
             .num_keys = 1};
   };
-  const std::vector<int64_t>& owners = batch.owners[part];
-  Partial fold = state(owners[0]);
-  for (size_t i = 1; i < owners.size(); ++i) MergePartial(state(owners[i]), fold);
+  const size_t first = part == 0 ? 0 : batch.owners_end[part - 1];
+  Partial fold = state(batch.owners[first]);
+  for (size_t i = first + 1; i < batch.owners_end[part]; ++i) {
+    MergePartial(state(batch.owners[i]), fold);
+  }
   NormalizePartial(fold, out);
 }
 

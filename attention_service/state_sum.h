@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,7 +39,7 @@ class StateSum {
 
   /// Plans the batches of `rows` of this rank. `plan` outlives the step.
   void BeginStep(const StepPlan& plan, const std::vector<RoleRows>& rows);
-  bool is_empty() const { return batches_.empty(); }
+  bool is_empty() const { return num_batches_ == 0; }
 
   /// Sends the first batch's queries.
   absl::Status Start(const SpanCompute::Layer& layer) { return Ask(0, layer); }
@@ -52,18 +53,21 @@ class StateSum {
     QueryRows rows;
     std::vector<StateNeed> needs;
     std::vector<SpanTask> tasks;  // over this rank's own spans
-    // Per-degree, per part: which ranks have a state of its rows, as OwnerOfSpan counts them,
-    // ascending.
-    std::vector<std::vector<int64_t>> owners;
+    // Per-degree, part by part: which ranks have a state of its rows, as OwnerOfSpan counts them,
+    // ascending; and where those of each part end.
+    std::vector<int64_t> owners;
+    std::vector<size_t> owners_end;
     int64_t num_slots = 0;
     int64_t num_rows = 0;
   };
 
   void PlanBatches(RoleRows rows);
+  void AddBatch();
+  Batch& last() { return batches_[num_batches_ - 1]; }
   void FinishBatch(Batch& batch);
   absl::Status Ask(size_t index, const SpanCompute::Layer& layer);
   absl::Status RunBatch(size_t index, const SpanCompute::Layer& layer, MutableBf16Rows out);
-  void Store(const Batch& batch, const std::vector<ReceivedStates>& states);
+  void Store(const Batch& batch);
   void Fold(const Batch& batch, MutableBf16Rows out);
   void FoldOwners(const Batch& batch, size_t part, int64_t row, absl::Span<Bf16> out);
   // As OwnerOfSpan counts it for the rows' session.
@@ -86,8 +90,13 @@ class StateSum {
   KvExchange& exchange_;
   ShardCounters& counters_;
   const StepPlan* plan_ = nullptr;
+  // Of the step the first so many; more keep their memory for steps to come.
   std::vector<Batch> batches_;
-  StateSlots slots_;  // of the batch that runs
+  size_t num_batches_ = 0;
+  // Of the batch that runs.
+  StateSlots slots_;
+  std::vector<ReceivedStates> received_;
+  std::vector<std::pair<size_t, int64_t>> folded_;  // (part, row and head)
 };
 
 }  // namespace moebius

@@ -125,7 +125,7 @@ absl::Status RemoteAttention::FindRanks() {
 
 void RemoteAttention::LoseRank(int32_t rank) {
   for (auto& [id, held] : sessions_) {
-    const auto first_rank = static_cast<int32_t>(id.value() % options_.num_ranks);
+    const int32_t first_rank = FirstRankOf(options_.method, id);
     const int64_t num_spans =
         SessionSpans(options_.geometry, held.prompt_length).NumSpans(held.length);
     if (NumOwnedSpans({0, num_spans}, first_rank, {rank, options_.num_ranks}) > 0)
@@ -147,7 +147,7 @@ absl::Status RemoteAttention::BeginStep(const StepPlan& step) {
   plan_ = step;
   if (options_.term != 0) plan_.term = options_.term;
   for (SessionRows& rows : plan_.sessions) {
-    rows.first_rank = static_cast<int32_t>(rows.session.value() % options_.num_ranks);
+    rows.first_rank = FirstRankOf(options_.method, rows.session);
     const auto found = sessions_.find(rows.session);
     if (found == sessions_.end() || !found->second.is_lost || rows.position_begin == 0) continue;
     return absl::UnavailableError(

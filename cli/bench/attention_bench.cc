@@ -2,6 +2,7 @@
 #include "cli/bench/attention_bench.h"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "cli/bench/peer_program.h"
 
 #include "attention_service/kernel_rate.h"
+#include "attention_service/rank_group_probe.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/status.h"
 #include "moebius/kernels/kernels.h"
@@ -21,6 +23,12 @@ namespace {
 constexpr uint64_t kSeed = 1;
 constexpr char kReadBandwidth[] = "read bandwidth";
 constexpr double kDecodeTarget = 0.8;
+constexpr int64_t kSpan = 1024;
+// Ranks of one process on the same threads as one rank: what is left of its speed, and how the two
+// sums compare where keys travel.
+constexpr int32_t kNumRanks = 4;
+constexpr double kRanksTarget = 0.9;
+constexpr double kCanonicalTarget = 0.97;
 // The peer's large GEMM.
 constexpr int64_t kGemmRows = 1024;
 constexpr int64_t kGemmWidth = 2048;
@@ -42,6 +50,8 @@ class AttentionBench {
   absl::Status MeasurePrefill(AttentionProbe& probe, bool counts);
   absl::Status MeasureDecode(AttentionProbe& probe, bool reversed, bool counts);
   absl::StatusOr<double> GemmFlops();
+  absl::Status MakeGroups(Tier tier);
+  absl::Status MeasureGroups(bool reversed, bool counts);
   void Report(Tier tier);
   void Announce(const std::string& what) {
     if (progress_ != nullptr) progress_(done_, total_, what);
@@ -65,6 +75,9 @@ class AttentionBench {
   // Of the tier that is measured.
   std::unique_ptr<PeerProgram> peer_;
   BenchSeries prefill_, decode_;
+  // One rank; ranks with the canonical sum; with the per-degree sum.
+  std::array<std::unique_ptr<RankGroupProbe>, 3> groups_;
+  BenchSeries ranks_, canonical_;
 };
 
 // 0 where no peer knows a GEMM.
@@ -101,19 +114,49 @@ absl::Status AttentionBench::MeasureDecode(AttentionProbe& probe, bool reversed,
   return absl::OkStatus();
 }
 
+absl::Status AttentionBench::MakeGroups(Tier tier) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    AttentionFacts facts = FactsOfHeads(Heads(), kSpan);
+    facts.sum = i == 2 ? AttentionSum::kPerDegree : AttentionSum::kCanonical;
+    MOEBIUS_ASSIGN_OR_RETURN(groups_[i],
+                             RankGroupProbe::Make(facts, *FindKernels(tier), executor_,
+                                                  i == 0 ? 1 : kNumRanks, options_.prefill_tokens));
+  }
+  return absl::OkStatus();
+}
+
+// A prompt that is one step, so that all ranks have a part of it.
+absl::Status AttentionBench::MeasureGroups(bool reversed, bool counts) {
+  const double flops = AttentionFlops(Heads(), {.new_tokens = options_.prefill_tokens});
+  std::array<double, 3> rates{};
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const size_t group = reversed ? groups_.size() - 1 - i : i;
+    MOEBIUS_ASSIGN_OR_RETURN(
+        const double seconds,
+        groups_[group]->TimePrefill(options_.prefill_tokens, options_.prefill_tokens));
+    rates[group] = flops / seconds;
+  }
+  if (!counts) return absl::OkStatus();
+  ranks_.values.push_back(rates[1]);
+  ranks_.baselines.push_back(rates[0]);
+  canonical_.values.push_back(rates[1]);
+  canonical_.baselines.push_back(rates[2]);
+  return absl::OkStatus();
+}
+
 absl::Status AttentionBench::RunTier(Tier tier) {
   peer_.reset();
-  prefill_ = decode_ = {};
+  prefill_ = decode_ = ranks_ = canonical_ = {};
   if (!options_.peers.empty()) {
     MOEBIUS_ASSIGN_OR_RETURN(peer_,
                              PeerProgram::Start(options_.peers[0], std::string(TierName(tier)),
                                                 executor_.num_threads()));
   }
-  constexpr int64_t kSpan = 1024;
   MOEBIUS_ASSIGN_OR_RETURN(
       const std::unique_ptr<AttentionProbe> probe,
       AttentionProbe::Make(FactsOfHeads(Heads(), kSpan), *FindKernels(tier), executor_,
                            options_.prefill_tokens + options_.decode_tokens + 1));
+  MOEBIUS_RETURN_IF_ERROR(MakeGroups(tier));
   // The first one is not counted: pages, caches and clocks settle.
   for (int repetition = -1; repetition < options_.repetitions; ++repetition) {
     const bool reversed = repetition % 2 == 1;
@@ -122,6 +165,8 @@ absl::Status AttentionBench::RunTier(Tier tier) {
       MOEBIUS_RETURN_IF_ERROR(is_prefill ? MeasurePrefill(*probe, repetition >= 0)
                                          : MeasureDecode(*probe, reversed, repetition >= 0));
     }
+    Announce(absl::StrCat("attention.ranks.", TierName(tier)));
+    MOEBIUS_RETURN_IF_ERROR(MeasureGroups(reversed, repetition >= 0));
   }
   Report(tier);
   return absl::OkStatus();
@@ -141,12 +186,23 @@ void AttentionBench::Report(Tier tier) {
               tier == BestKernels().tier ? std::optional<double>(kDecodeTarget) : std::nullopt,
               &decode);
   results_.push_back(std::move(decode));
+  const bool is_best = tier == BestKernels().tier;
+  const auto report = [&](absl::string_view name, absl::string_view against, double target,
+                          const BenchSeries& series) {
+    BenchResult result =
+        Summarize(absl::StrCat(name, TierName(tier)), "FLOP/s", BenchSense::kRate, series.values);
+    CompareWith(std::string(against), series.values, series.baselines,
+                is_best ? std::optional<double>(target) : std::nullopt, &result);
+    results_.push_back(std::move(result));
+  };
+  report(absl::StrCat("attention.ranks.N=", kNumRanks, "."), "one rank", kRanksTarget, ranks_);
+  report("attention.canonical.", "per-degree sum", kCanonicalTarget, canonical_);
 }
 
 absl::Status AttentionBench::Run() {
   std::vector<Tier> tiers = options_.tiers;
   if (tiers.empty()) tiers.push_back(BestKernels().tier);
-  total_ = static_cast<int>(tiers.size()) * 2 * (options_.repetitions + 1);
+  total_ = static_cast<int>(tiers.size()) * 3 * (options_.repetitions + 1);
   for (const Tier tier : tiers) MOEBIUS_RETURN_IF_ERROR(RunTier(tier));
   return absl::OkStatus();
 }

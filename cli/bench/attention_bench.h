@@ -38,7 +38,8 @@ std::optional<double> AttentionPrefillTarget(Tier tier, bool is_best);
 /// One layer's attention for each tier: causal prefill in steps of 512 rows as useful FLOP/s,
 /// beside the peers' large bf16 GEMM where there is one, and a generated row over many keys as
 /// bytes of keys and values per second, each counted once, beside the read bandwidth of the same
-/// moment.
+/// moment; and a prompt in one step over four ranks of this process, on the same threads as one
+/// rank, beside one rank and beside the per-degree sum.
 absl::StatusOr<BenchReport> RunAttentionBench(
     const AttentionBenchOptions& options,
     const std::function<void(int done, int total, const std::string& next)>& progress);

@@ -15,11 +15,16 @@ int32_t UlyssesRanksOf(const StepPlan& plan) {
 
 std::vector<RoleRows> HeadRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {
   std::vector<RoleRows> rows;
-  for (const RoleRows& part : OwnedRowsOf(plan, geometry, shard).rows) {
+  FillHeadRows(plan, OwnedRowsOf(plan, geometry, shard), rows);
+  return rows;
+}
+
+void FillHeadRows(const StepPlan& plan, const OwnedRows& owned, std::vector<RoleRows>& rows) {
+  rows.clear();
+  for (const RoleRows& part : owned.rows) {
     const SessionRows& session = plan.sessions[static_cast<size_t>(part.session_index)];
     if (part.role == TokenRole::kPrompt && SharesHeads(session)) rows.push_back(part);
   }
-  return rows;
 }
 
 bool TakesPart(const StepPlan& plan, const SpanGeometry& geometry, Shard shard) {

@@ -29,6 +29,8 @@ inline int32_t FirstOfGroup(int32_t rank, int32_t ulysses_ranks) {
 /// The rows of `shard` that its group computes by heads: consecutive rows of one session;
 /// row_begin counts the rank's own rows (OwnedRowsOf).
 std::vector<RoleRows> HeadRowsOf(const StepPlan& plan, const SpanGeometry& geometry, Shard shard);
+/// The same of rows that are known to be the shard's, into `rows`; allocates only while that grows.
+void FillHeadRows(const StepPlan& plan, const OwnedRows& owned, std::vector<RoleRows>& rows);
 
 /// Whether a rank has a part in a layer of the step: rows of its own, or heads of its group's.
 bool TakesPart(const StepPlan& plan, const SpanGeometry& geometry, Shard shard);

@@ -8,6 +8,32 @@
 #include "moebius/kernels/math.h"
 
 namespace moebius {
+namespace {
+
+// Elements that the compiler takes together: a count that it knows, without overlap.
+constexpr size_t kLanes = 16;
+
+// into = into · a + from · b, every product and sum rounded.
+void Weigh(const float* __restrict from, float a, float b, size_t size, float* __restrict into) {
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) into[i + j] = into[i + j] * a + from[i + j] * b;
+  }
+  for (; i < size; ++i) into[i] = into[i] * a + from[i] * b;
+}
+
+// out = bf16(acc / l)
+void Divide(const float* __restrict acc, float l, size_t size, Bf16* __restrict out) {
+  size_t i = 0;
+  for (; i + kLanes <= size; i += kLanes) {
+    float quotients[kLanes];
+    for (size_t j = 0; j < kLanes; ++j) quotients[j] = acc[i + j] / l;
+    for (size_t j = 0; j < kLanes; ++j) out[i + j] = ToBf16(quotients[j]);
+  }
+  for (; i < size; ++i) out[i] = ToBf16(acc[i] / l);
+}
+
+}  // namespace
 
 void ClearPartial(Partial& partial) {
   std::fill(partial.acc.begin(), partial.acc.end(), 0.0f);
@@ -29,7 +55,7 @@ void MergePartial(const Partial& from, Partial& into) {
   const float m = from.m > into.m ? from.m : into.m;
   const float a = Exp(into.m - m);
   const float b = Exp(from.m - m);
-  for (size_t i = 0; i < into.acc.size(); ++i) into.acc[i] = into.acc[i] * a + from.acc[i] * b;
+  Weigh(from.acc.data(), a, b, into.acc.size(), into.acc.data());
   into.l = into.l * a + from.l * b;
   into.m = m;
   into.num_keys += from.num_keys;
@@ -50,7 +76,7 @@ void NormalizePartial(const Partial& partial, absl::Span<Bf16> out) {
     std::fill(out.begin(), out.end(), Bf16{});
     return;
   }
-  for (size_t i = 0; i < out.size(); ++i) out[i] = ToBf16(partial.acc[i] / partial.l);
+  Divide(partial.acc.data(), partial.l, out.size(), out.data());
 }
 
 double LogSumExp(const Partial& partial) {

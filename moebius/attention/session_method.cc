@@ -46,6 +46,14 @@ int32_t GroupSizeOf2d(int32_t num_ranks) {
   return size;
 }
 
+int32_t FirstRankOf(const MethodRule& rule, SessionId session) {
+  const bool may_go_by_heads = !rule.forced.has_value() ||
+                               *rule.forced == AttentionMethod::kUlysses ||
+                               *rule.forced == AttentionMethod::k2d;
+  if (rule.sum == AttentionSum::kPerDegree && may_go_by_heads) return 0;
+  return static_cast<int32_t>(session.value() % static_cast<uint64_t>(rule.num_ranks));
+}
+
 void SetMethods(const MethodRule& rule, StepPlan& plan) {
   int32_t group_size = 1;
   for (SessionRows& session : plan.sessions) {

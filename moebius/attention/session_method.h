@@ -26,6 +26,12 @@ struct MethodRule {
 /// one; 2d on a number of ranks that has no divisor.
 absl::Status ValidateMethodRule(const MethodRule& rule);
 
+/// The rank that owns a session's first span: by its id, so that short sessions spread. Always rank
+/// 0 under the per-degree sum where rows may go by heads: a rank cuts its own keys into blocks
+/// otherwise than keys that come, and with heads it is the rank, not the row's owner, that decides
+/// which are its own. So no bit follows the id. Pure.
+int32_t FirstRankOf(const MethodRule& rule, SessionId session);
+
 /// Ranks of a group under 2d: the divisor of N below it that is nearest its root, rounded down; 1
 /// where there is none.
 int32_t GroupSizeOf2d(int32_t num_ranks);

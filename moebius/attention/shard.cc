@@ -81,6 +81,13 @@ void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard sha
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
                                     KeyWindow window, Shard shard) {
   std::vector<int64_t> foreign;
+  FillForeignSpans(rows, geometry, window, shard, foreign);
+  return foreign;
+}
+
+void FillForeignSpans(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
+                      KeyWindow window, Shard shard, std::vector<int64_t>& foreign) {
+  foreign.clear();
   int64_t next = 0;  // spans before it are decided
   for (const RoleRows& part : rows) {
     const SpanRange seen = SeenSpansOf(part, geometry, window);
@@ -91,7 +98,6 @@ std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanG
     }
     next = std::max(next, seen.end);
   }
-  return foreign;
 }
 
 }  // namespace moebius

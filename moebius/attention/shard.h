@@ -63,5 +63,8 @@ void FillOwnedRows(const StepPlan& plan, const SpanGeometry& geometry, Shard sha
 /// position. Pure.
 std::vector<int64_t> ForeignSpansOf(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
                                     KeyWindow window, Shard shard);
+/// The same into `foreign`; allocates only while that grows.
+void FillForeignSpans(absl::Span<const RoleRows> rows, const SpanGeometry& geometry,
+                      KeyWindow window, Shard shard, std::vector<int64_t>& foreign);
 
 }  // namespace moebius

@@ -22,7 +22,7 @@ struct SessionRows {
   int64_t prompt_length = 0;
   /// The rank that owns the session's first span, the same in every step of the session; the others
   /// follow by the rule of SpanOwner (shard.h). Taken modulo the number of ranks. No bit depends on
-  /// it.
+  /// it, save under the per-degree sum where rows go by heads.
   int32_t first_rank = 0;
   /// How several ranks share the prompt rows' attention; generated rows always send their queries.
   /// kLocal is of one rank. No bit depends on it.

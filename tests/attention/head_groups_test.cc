@@ -103,5 +103,21 @@ TEST(SessionMethodTest, RefusesWhatCannotBeForced) {
   EXPECT_EQ(GroupSizeOf2d(7), 1);
 }
 
+TEST(FirstRankTest, FollowsTheSessionSaveWhereTheSumFollowsTheRanksAndRowsMayGoByHeads) {
+  MethodRule rule{.num_ranks = 3};
+  for (const AttentionSum sum : {AttentionSum::kCanonical, AttentionSum::kPerDegree}) {
+    rule.sum = sum;
+    const int32_t with_heads = sum == AttentionSum::kCanonical ? 2 : 0;
+    rule.forced = std::nullopt;
+    EXPECT_EQ(FirstRankOf(rule, SessionId(5)), with_heads);
+    rule.forced = AttentionMethod::kUlysses;
+    EXPECT_EQ(FirstRankOf(rule, SessionId(5)), with_heads);
+    rule.forced = AttentionMethod::kRingPassKv;
+    EXPECT_EQ(FirstRankOf(rule, SessionId(5)), 2);
+    rule.forced = AttentionMethod::kRingPassQ;
+    EXPECT_EQ(FirstRankOf(rule, SessionId(~uint64_t{0})), 0);
+  }
+}
+
 }  // namespace
 }  // namespace moebius

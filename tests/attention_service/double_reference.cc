@@ -59,7 +59,8 @@ AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span) {
   return model;
 }
 
-HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found) {
+HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found,
+                                 int64_t stride) {
   const AttentionConfig& config = model.facts.config;
   const ReferenceProjections projected = ProjectByReference(model, rows);
   const int64_t group = config.num_query_heads / config.num_kv_heads;
@@ -78,7 +79,7 @@ HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16
       v = v.Columns(h / group * dv, (h / group + 1) * dv);
     }
     for (int64_t t = 0; t < rows.num_rows;
-         t = t == rows.num_rows - 1 ? t + 1 : std::min(t + 13, rows.num_rows - 1)) {
+         t = t == rows.num_rows - 1 ? t + 1 : std::min(t + stride, rows.num_rows - 1)) {
       const std::vector<double> expected =
           AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t), k, v, t,
                          config.WindowOf(0), config.softmax_scale);

@@ -19,8 +19,9 @@ struct HeadError {
   double bound() const { return 2 * 0x1p-9 * max_value; }
 };
 
-/// Layer 0 of one session's prompt rows, every 13th row of every head and the last, against
+/// Layer 0 of one session's prompt rows, every `stride`th row of every head and the last, against
 /// attention in fp64 over the rounded queries, keys and values. `model` has open heads.
-HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found);
+HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found,
+                                 int64_t stride = 13);
 
 }  // namespace moebius::testing

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/attention_service/local_exchange.h"
+#include "attention_service/local_exchange.h"
 #include "tests/attention_service/rank_group.h"
 
 namespace moebius::testing {
@@ -23,7 +23,7 @@ struct LocalRanks {
     }
     group = std::make_unique<RankGroup>(model, exchanges, tokens);
   }
-  LocalExchangeGroup exchange;
+  LocalExchange exchange;
   std::unique_ptr<RankGroup> group;
 };
 

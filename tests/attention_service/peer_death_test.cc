@@ -56,7 +56,8 @@ class PeerDeathTest : public ::testing::Test {
     EXPECT_TRUE(exchanges_[0]->AskSpans(0, 0, {&need, 1}, {0, 2}).ok());
     reactor_.RunReady();
     waiter_ = std::thread([this] {
-      status_ = exchanges_[0]->AwaitSpans(0, 0).status();
+      std::vector<ReceivedRows> rows;
+      status_ = exchanges_[0]->AwaitSpans(0, 0, rows);
       is_over_ = true;
     });
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "tests/attention_service/double_reference.h"
@@ -80,6 +81,47 @@ TEST_P(PerDegreeTest, StaysWithinItInWindows) {
   }
 }
 
+// Windows of a few keys over shards of a few rows: a prompt of 4N rows gives each rank two chunks
+// of two, one of 8N two of four, so windows end inside of chunks, at their edges and in a
+// neighbour's. Behind it rows that are generated.
+TEST_P(PerDegreeTest, StaysWithinItInWindowsOfThreeKeysOverShardsOfFourRows) {
+  AttentionCase model = MakeCase(GetParam());
+  const int64_t width = model.facts.hidden_size;
+  for (const int64_t size : {1, 3, 4, 5}) {
+    model.facts.config.windows = {size, 0};
+    AttentionCase canonical = MakeCase(GetParam());
+    canonical.facts.config.windows = {size, 0};
+    canonical.facts.sum = AttentionSum::kCanonical;
+    LocalRanks alone(canonical, 1);
+    for (const int32_t num_ranks : {2, 3, 4, 8}) {
+      LocalRanks ranks(model, num_ranks);
+      for (const int64_t prompt : {4 * num_ranks, 8 * num_ranks, 8 * num_ranks - 3}) {
+        const TestSession session = MakeTestSession(6, prompt + 5, prompt, width);
+        const RowBatch<Bf16> expected =
+            RunAll(*alone.group, MakeTestSession(6, prompt + 5, prompt, width), {1000});
+        for (const AttentionMethod method : kAttentionMethods) {
+          const bool is_2d = method == AttentionMethod::k2d;
+          if (method == AttentionMethod::kLocal || (is_2d && num_ranks % 4 != 0)) continue;
+          TestSession again = MakeTestSession(6, prompt + 5, prompt, width);
+          again.method = method;
+          if (method == AttentionMethod::kUlysses) again.ulysses_ranks = num_ranks;
+          if (is_2d) again.ulysses_ranks = 2;
+          const RowBatch<Bf16> found = RunAll(*ranks.group, std::move(again), {5, prompt - 5, 1});
+          const auto what = [&] {
+            return absl::StrCat("window ", size, ", ", AttentionMethodName(method), " over ",
+                                num_ranks, " ranks, a prompt of ", prompt);
+          };
+          const HeadError error =
+              testing::CompareHeadsWithDouble(model, session.rows.rows().Slice(0, prompt),
+                                              found.rows().Slice(0, prompt), /*stride=*/1);
+          EXPECT_LE(error.max_error, error.bound()) << what();
+          EXPECT_LE(LargestDifference(expected.rows(), found.rows()), 2 * error.bound()) << what();
+        }
+      }
+    }
+  }
+}
+
 TEST_P(PerDegreeTest, StaysWithinItForEveryMethod) {
   const AttentionCase model = MakeCase(GetParam());
   constexpr int32_t kNumRanks = 4;
@@ -118,6 +160,36 @@ TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
           RunAll(*ranks.group, MakeTestSession(i, prompts[i] + 5, prompts[i], width), {29, 3, 90});
       EXPECT_EQ(FirstDifference(sessions[i].out.rows(), alone.rows()), "")
           << num_ranks << " ranks, a prompt of " << prompts[i];
+    }
+  }
+}
+
+// Sessions begin at ranks of their own, by their ids. With heads they all begin at rank 0.
+TEST_P(PerDegreeTest, HasTheSameBitsWhereverASessionBegins) {
+  const AttentionCase model = MakeCase(GetParam());
+  for (const int32_t num_ranks : {2, 3, 4}) {
+    LocalRanks ranks(model, num_ranks);
+    for (const AttentionMethod method :
+         {AttentionMethod::kRingPassKv, AttentionMethod::kRingPassQ, AttentionMethod::kAllGather}) {
+      std::vector<TestSession> sessions;
+      std::vector<TestSession*> pointers;
+      for (int32_t first_rank = 0; first_rank < num_ranks; ++first_rank) {
+        sessions.push_back(MakeTestSession(7, 213, 210, model.facts.hidden_size));
+        TestSession& session = sessions.back();
+        session.id = SessionId(100 + static_cast<uint64_t>(first_rank));
+        session.first_rank = first_rank;
+        session.method = method;
+      }
+      for (TestSession& session : sessions) pointers.push_back(&session);
+      for (const int64_t rows : {90, 120, 3}) {
+        RunTestStep(*ranks.group, pointers, std::vector<int64_t>(pointers.size(), rows));
+      }
+      for (const TestSession& session : sessions) {
+        EXPECT_EQ(FirstDifference(sessions[0].out.rows(), session.out.rows()), "")
+            << AttentionMethodName(method) << " over " << num_ranks << " ranks from rank "
+            << session.first_rank;
+        ranks.group->EndSession(session.id);
+      }
     }
   }
 }

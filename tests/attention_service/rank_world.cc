@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 
 #include "attention_service/exchange_shape.h"
+#include "moebius/transport/loopback/loopback.h"
 
 namespace moebius::testing {
 namespace {
@@ -23,12 +24,16 @@ std::optional<int32_t> RankNamed(const std::string& name) {
 
 }  // namespace
 
-TransportOptions RankTransportOptions(const std::string& name, const AttentionCase& model) {
+std::unique_ptr<LinkProvider> MakeLoopback(Reactor& reactor) {
+  return std::make_unique<LoopbackProvider>(reactor);
+}
+
+TransportOptions RankTransportOptions(const std::string& name, const AttentionCase& model,
+                                      uint64_t frame_bytes) {
   TransportOptions options;
   options.name = name;
-  // Windows of two frames: most messages are larger, so every exchange lives on credits.
-  options.limits.max_payload_bytes = 8 << 10;
-  options.window_bytes = {17 << 10, 17 << 10, 17 << 10};
+  options.limits.max_payload_bytes = static_cast<uint32_t>(frame_bytes);
+  options.window_bytes.fill(WindowBytesOf(frame_bytes));
   options.limits.max_message_bytes = 1 << 20;
   options.limits.max_metadata_bytes = 1 << 20;  // a probe
   options.limits.max_num_rows = kRowBudget;
@@ -77,7 +82,8 @@ void NamedRanks::RemoveListener(ListenerId id) {
 RankProcess::RankProcess(const AttentionCase& model, const Place& place, LinkProvider& provider,
                          Reactor& reactor) {
   const std::string name = absl::StrCat("attention-", place.rank);
-  transport_ = *Transport::Make(RankTransportOptions(name, model), provider, reactor, *this);
+  transport_ = *Transport::Make(RankTransportOptions(name, model, place.frame_bytes), provider,
+                                reactor, *this);
   Sharding sharding{.shard = {place.rank, place.num_ranks}};
   if (place.num_ranks > 1) {
     exchange_ = std::make_unique<PeerExchange>(
@@ -132,14 +138,14 @@ void RankProcess::Tell(const PeerInfo& peer) {
 }
 
 RankWorld::RankWorld(const AttentionCase& model, int32_t num_ranks,
-                     std::optional<AttentionMethod> method)
-    : model_(model) {
-  router_ =
-      *Transport::Make(RankTransportOptions("router", model), provider_, reactor_, directory_);
+                     std::optional<AttentionMethod> method, const Links& links)
+    : model_(model), frame_bytes_(links.frame_bytes), provider_(links.make(reactor_)) {
+  router_ = *Transport::Make(RankTransportOptions("router", model, frame_bytes_), *provider_,
+                             reactor_, directory_);
   router_address_ = *router_->Listen({"127.0.0.1", 0});
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     plans_.push_back(std::make_unique<FaultPlan>(static_cast<uint64_t>(rank)));
-    faulty_.push_back(std::make_unique<FaultyProvider>(provider_, *plans_.back(), reactor_));
+    faulty_.push_back(std::make_unique<FaultyProvider>(*provider_, *plans_.back(), reactor_));
   }
   ranks_.resize(static_cast<size_t>(num_ranks));
   for (int32_t rank = 0; rank < num_ranks; ++rank) Start(rank);
@@ -164,7 +170,10 @@ RankWorld::~RankWorld() {
 }
 
 void RankWorld::Start(int32_t rank) {
-  RankProcess::Place place{.rank = rank, .num_ranks = num_ranks(), .router = router_address_};
+  RankProcess::Place place{.rank = rank,
+                           .num_ranks = num_ranks(),
+                           .router = router_address_,
+                           .frame_bytes = frame_bytes_};
   for (int32_t lower = 0; lower < rank; ++lower) {
     place.lower_ranks.push_back(this->rank(lower).address());
   }

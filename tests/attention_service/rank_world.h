@@ -13,7 +13,7 @@
 #include "moebius/base/executor.h"
 #include "moebius/base/mutex.h"
 #include "moebius/transport/faulty/faulty.h"
-#include "moebius/transport/loopback/loopback.h"
+#include "moebius/transport/link.h"
 #include "moebius/transport/reactor.h"
 #include "moebius/transport/transport.h"
 #include "router_service/peer_directory.h"
@@ -22,7 +22,16 @@
 
 namespace moebius::testing {
 
-TransportOptions RankTransportOptions(const std::string& name, const AttentionCase& model);
+/// What carries the frames of a world; `loopback` where nothing is said.
+using ProviderFactory = std::function<std::unique_ptr<LinkProvider>(Reactor&)>;
+std::unique_ptr<LinkProvider> MakeLoopback(Reactor& reactor);
+
+/// Frames of `frame_bytes`, windows of two of them and a bit: most messages are larger, so every
+/// exchange lives on credits.
+inline constexpr uint64_t kRankFrameBytes = 8 << 10;
+inline uint64_t WindowBytesOf(uint64_t frame_bytes) { return 2 * frame_bytes + 1024; }
+TransportOptions RankTransportOptions(const std::string& name, const AttentionCase& model,
+                                      uint64_t frame_bytes = kRankFrameBytes);
 
 /// Knows ranks by the names of their processes: "attention-0", …
 class NamedRanks final : public PeerDirectory, public PeerWatcher {
@@ -53,6 +62,7 @@ class RankProcess final : public PeerWatcher {
     Address router;
     Address listen{"127.0.0.1", 0};
     std::vector<Address> lower_ranks;  // that this one dials
+    uint64_t frame_bytes = kRankFrameBytes;
   };
   RankProcess(const AttentionCase& model, const Place& place, LinkProvider& provider,
               Reactor& reactor);
@@ -77,13 +87,20 @@ class RankProcess final : public PeerWatcher {
   void Tell(const PeerInfo& peer);
 };
 
-/// A router's side and N ranks, as processes over loopback links with real time. What a rank sends
-/// can be disturbed.
+/// A router's side and N ranks, as processes with real time over links of any kind. What a rank
+/// sends can be disturbed.
 class RankWorld {
  public:
+  struct Links {
+    ProviderFactory make = MakeLoopback;
+    uint64_t frame_bytes = kRankFrameBytes;
+  };
   /// `method`: how prompts are shared; nothing: as the cost model chooses.
   RankWorld(const AttentionCase& model, int32_t num_ranks,
-            std::optional<AttentionMethod> method = std::nullopt);
+            std::optional<AttentionMethod> method = std::nullopt)
+      : RankWorld(model, num_ranks, method, Links{}) {}
+  RankWorld(const AttentionCase& model, int32_t num_ranks, std::optional<AttentionMethod> method,
+            const Links& links);
   ~RankWorld();
 
   RemoteAttention& port() { return *port_; }
@@ -103,8 +120,9 @@ class RankWorld {
 
  private:
   const AttentionCase& model_;
+  const uint64_t frame_bytes_;
   Reactor reactor_{Clock::Monotonic()};
-  LoopbackProvider provider_{reactor_};
+  const std::unique_ptr<LinkProvider> provider_;
   std::vector<std::unique_ptr<FaultPlan>> plans_;
   std::vector<std::unique_ptr<FaultyProvider>> faulty_;
   ReactorThread thread_{reactor_};

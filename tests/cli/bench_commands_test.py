@@ -79,6 +79,10 @@ class BenchAttentionTest(unittest.TestCase):
         self.assertGreater(prefill["ratio"], 0)
         decode = results["attention.decode.portable"]
         self.assertEqual((decode["unit"], decode["baseline"]), ("B/s", "read bandwidth"))
+        ranks = results["attention.ranks.N=4.portable"]
+        self.assertEqual((ranks["unit"], ranks["baseline"]), ("FLOP/s", "one rank"))
+        sums = results["attention.canonical.portable"]
+        self.assertEqual((sums["value"], sums["baseline"]), (ranks["value"], "per-degree sum"))
         done = bench("attention", *self.FLAGS, "--json")
         self.assertIsNone(results_of(done)["attention.prefill.portable"]["ratio"])
 

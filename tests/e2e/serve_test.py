@@ -26,13 +26,13 @@ def exists(pid):
 
 
 class Served:
-    """A running `moebius serve --json` of the demo model."""
+    """A running `moebius serve --json`, of the demo model where nothing is said."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, model=programs.DEMO):
         self.folder = tempfile.TemporaryDirectory()
         self.errors = open(os.path.join(self.folder.name, "stderr"), "wb")
         self.process = subprocess.Popen(
-            [programs.MOEBIUS, "serve", "--model", programs.DEMO, "--json", "--log-dir",
+            [programs.MOEBIUS, "serve", "--model", model, "--json", "--log-dir",
              os.path.join(self.folder.name, "logs"), *flags],
             stdout=subprocess.PIPE, stderr=self.errors, stdin=subprocess.DEVNULL)
 
