@@ -190,8 +190,9 @@ class ServeTest(unittest.TestCase):
         ask = [programs.MOEBIUS, "generate", "--router", ready["router"], "--temperature", "0",
                "--prompt-ids", "256,65", "--ignore-eos"]
         expected = programs.generate("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens",
-                                     "600")
-        with subprocess.Popen(ask + ["--max-tokens", "600"], stdout=subprocess.PIPE,
+                                     "2000")
+        # Unbuffered: what a buffer holds is lost to communicate.
+        with subprocess.Popen(ask + ["--max-tokens", "2000"], bufsize=0, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE) as begun:
             begin = begun.stdout.read(1)
             os.kill(router["pid"], signal.SIGTERM)
@@ -239,13 +240,15 @@ class ServeTest(unittest.TestCase):
     def test_a_request_asked_twice_runs_once_and_outlives_its_first_caller(self):
         served = self.serve("--experts", "2")
         ready = served.event()
-        length = ("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens", "600")
+        length = ("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens", "2000")
         ask = [programs.MOEBIUS, "generate", "--router", ready["router"], "--temperature", "0",
                "--request-id", "twice", *length]
         expected = programs.generate(*length)
         with subprocess.Popen(ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as first:
             first.stdout.read(1)
-            with subprocess.Popen(ask, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as second:
+            # Unbuffered: what a buffer holds is lost to communicate.
+            with subprocess.Popen(ask, bufsize=0, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE) as second:
                 begin = second.stdout.read(1)
                 other = programs.run(programs.MOEBIUS, "generate", "--router", ready["router"],
                                      "--request-id", "twice", "--prompt-ids", "256,66")
