@@ -29,11 +29,7 @@ def read(url):
 
 
 def wait_until(condition):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not come true in time")
-        time.sleep(0.1)
+    programs.expect_soon(condition, PATIENCE_SECONDS)
 
 
 class OperatorsTest(unittest.TestCase):

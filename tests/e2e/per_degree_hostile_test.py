@@ -78,10 +78,7 @@ class PerDegreeHostileTest(unittest.TestCase):
         return blocks
 
     def wait_for_blocks(self, ready, condition):
-        end = time.monotonic() + programs.TIMEOUT_SECONDS
-        while not condition(self.blocks_in_use(ready)):
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.02)
+        programs.expect_soon(lambda: condition(self.blocks_in_use(ready)), programs.TIMEOUT_SECONDS)
 
     def test_prompts_of_any_length_have_the_same_bits_alone_and_together(self):
         for transport, method in (("shm", "ring-pass-kv"), ("shm", "ulysses"),

@@ -136,6 +136,12 @@ def wait_until(condition, seconds):
     return True
 
 
+def expect_soon(condition, seconds):
+    """Fails unless the condition comes true in time."""
+    if not wait_until(condition, seconds):
+        raise AssertionError("it did not come true in time")
+
+
 def generate(*flags, before=(), temperature="0", environment=None):
     """`moebius generate` of the demo model as JSON, greedy unless said otherwise."""
     done = run(*before, MOEBIUS, "generate", "--model", DEMO, "--json", "--temperature",

@@ -7,7 +7,6 @@ import signal
 import ssl
 import subprocess
 import tempfile
-import time
 import unittest
 import urllib.request
 
@@ -47,11 +46,7 @@ def write(path, text):
 
 
 def wait_until(condition):
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("it did not come true in time")
-        time.sleep(0.1)
+    programs.expect_soon(condition, PATIENCE_SECONDS)
 
 
 class TlsTest(unittest.TestCase):

@@ -81,17 +81,26 @@ class Echo final : public LinkAcceptor, public LinkSink {
   std::unique_ptr<Link> link_;
 };
 
-TEST(ShmWakeTest, AQuestionAndItsAnswerCostARingAndAWaitAtEachEnd) {
-  auto answering = MakeProvider();
-  auto asking = MakeProvider();
+// Two providers, one of which answers the other.
+struct Answering {
+  Answering() : listener(*answering->Listen({"127.0.0.1", 0}, echo)) {}
+  Address address() const { return listener->address(); }
+
+  std::unique_ptr<ShmLinkProvider> answering = MakeProvider();
+  std::unique_ptr<ShmLinkProvider> asking = MakeProvider();
   Echo echo;
-  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  LinkUser user(*asking->Dial((*listener)->address(), kLane));
+  std::unique_ptr<LinkListener> listener;
+};
+
+TEST(ShmWakeTest, AQuestionAndItsAnswerCostARingAndAWaitAtEachEnd) {
+  Answering pair;
+  const ShmLinkProvider& answering = *pair.answering;
+  ShmLinkProvider& asking = *pair.asking;
+  LinkUser user(*asking.Dial(pair.address(), kLane));
   user.Write(NumberedFrame(0, 100));
   ASSERT_TRUE(Until([&] { return user.num_frames() == 1; }));
-  const ShmFigures answering_before = answering->figures();
-  const ShmFigures asking_before = asking->figures();
+  const ShmFigures answering_before = answering.figures();
+  const ShmFigures asking_before = asking.figures();
   constexpr uint64_t kRounds = 300;
   for (uint64_t i = 1; i <= kRounds; ++i) {
     user.Write(NumberedFrame(i, 100));
@@ -99,10 +108,10 @@ TEST(ShmWakeTest, AQuestionAndItsAnswerCostARingAndAWaitAtEachEnd) {
   }
   // Of the first answer, the ring and the wait after it may not have begun when the counts before
   // were taken: its frame is seen without them by a reader that had not yet slept.
-  EXPECT_LE(asking->figures().num_wakes - asking_before.num_wakes, kRounds + 1);
-  EXPECT_LE(answering->figures().num_wakes - answering_before.num_wakes, kRounds + 1);
-  EXPECT_LE(asking->figures().num_waits - asking_before.num_waits, kRounds + 1);
-  EXPECT_LE(answering->figures().num_waits - answering_before.num_waits, kRounds + 1);
+  EXPECT_LE(asking.figures().num_wakes - asking_before.num_wakes, kRounds + 1);
+  EXPECT_LE(answering.figures().num_wakes - answering_before.num_wakes, kRounds + 1);
+  EXPECT_LE(asking.figures().num_waits - asking_before.num_waits, kRounds + 1);
+  EXPECT_LE(answering.figures().num_waits - answering_before.num_waits, kRounds + 1);
 }
 
 // Waits for answers as a step does, and knows which thread delivers them.
@@ -150,12 +159,8 @@ class Waiting final : public LinkSink {
 };
 
 TEST(ShmWakeTest, WhoWaitsForAnAnswerReceivesItWithoutAnotherThread) {
-  auto answering = MakeProvider();
-  auto asking = MakeProvider();
-  Echo echo;
-  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  Waiting user(*asking, (*listener)->address());
+  Answering pair;
+  Waiting user(*pair.asking, pair.address());
   constexpr uint64_t kRounds = 300;
   for (uint64_t i = 1; i <= kRounds; ++i) {
     user.Write(NumberedFrame(i, 100));
@@ -166,12 +171,8 @@ TEST(ShmWakeTest, WhoWaitsForAnAnswerReceivesItWithoutAnotherThread) {
 }
 
 TEST(ShmWakeTest, WhenNobodyWaitsTheOwnThreadDeliversAgain) {
-  auto answering = MakeProvider();
-  auto asking = MakeProvider();
-  Echo echo;
-  auto listener = answering->Listen({"127.0.0.1", 0}, echo);
-  ASSERT_TRUE(listener.ok()) << listener.status();
-  Waiting user(*asking, (*listener)->address());
+  Answering pair;
+  Waiting user(*pair.asking, pair.address());
   for (uint64_t i = 1; i <= 20; ++i) {
     user.Write(NumberedFrame(2 * i, 100));
     user.AwaitFrames(2 * i - 1);
