@@ -152,15 +152,19 @@ void ExpertPipeline::RunBatches(Bf16Rows rows, const Pause& pause, ForwardScratc
     return;
   }
   quanta_.Cut(scratch.batches);
-  for (size_t quantum = 0; quantum < quanta_.num_quanta(); ++quantum) {
-    if (quantum > 0) {
-      is_paused_ = true;
-      pause();
-      is_paused_ = false;
-    }
-    const absl::Duration begin = Clock::Monotonic().Now();
-    ForwardExperts(executor_, kernels_, quanta_.Quantum(quantum), rows, scratch.experts);
-    quanta_.OnRun(quantum, Clock::Monotonic().Now() - begin);
+  size_t quantum = 0;
+  absl::Duration begin = Clock::Monotonic().Now();
+  const auto after = [&](int64_t work, bool is_last) {
+    quanta_.OnRun(work, Clock::Monotonic().Now() - begin);
+    if (is_last && quantum + 1 == quanta_.num_quanta()) return;
+    is_paused_ = true;
+    pause();
+    is_paused_ = false;
+    begin = Clock::Monotonic().Now();
+  };
+  const ForwardPieces pieces{quanta_.max_work(), after};
+  for (; quantum < quanta_.num_quanta(); ++quantum) {
+    ForwardExperts(executor_, kernels_, quanta_.Quantum(quantum), rows, scratch.experts, &pieces);
   }
 }
 

@@ -48,7 +48,8 @@ std::string OnThisHost(const std::string& address) {
 }
 
 int ThreadsOf(int num_threads, int32_t num_processes) {
-  return std::max(1, num_threads / std::max(1, num_processes));
+  const int share = num_threads / std::max(1, num_processes);
+  return std::max(share, std::min(num_threads, 2));
 }
 
 std::string ServedProcess::endpoint() const {

@@ -39,7 +39,8 @@ struct ServeOptions {
 };
 
 /// Threads for each of `num_processes` of one role: roles take turns in a step, the processes of a
-/// role do not, so they share. At least 1. Pure.
+/// role do not, so they share; but at least two where the host has them, so that the process with
+/// the most work of a layer uses a CPU that another has left. Pure.
 int ThreadsOf(int num_threads, int32_t num_processes);
 
 /// Where a process of this host reaches one that listens at `address`, which may be all of the

@@ -97,14 +97,14 @@ class Executor::Impl {
       MutexLock lock(mutex_);
       task_count_ = count;
       task_body_ = &body;
-      followers_running_ = num_threads() - 1;
       ++generation_;
       work_wakeup_.SignalAll();
     }
     RunTasks(count, body, 0);
+    // Whoever has not woken by now finds no work: only those at a task are waited for.
     MutexLock lock(mutex_);
-    while (followers_running_ > 0) done_wakeup_.Wait(mutex_);
     task_body_ = nullptr;
+    while (followers_running_ > 0) done_wakeup_.Wait(mutex_);
   }
 
  private:
@@ -127,11 +127,14 @@ class Executor::Impl {
       absl::FunctionRef<void(int64_t, int)>* body = nullptr;
       {
         MutexLock lock(mutex_);
-        while (generation_ == seen_generation && !stopping_) work_wakeup_.Wait(mutex_);
-        if (generation_ == seen_generation) return;
+        while ((generation_ == seen_generation || task_body_ == nullptr) && !stopping_) {
+          work_wakeup_.Wait(mutex_);
+        }
+        if (task_body_ == nullptr) return;  // no body runs when it stops
         seen_generation = generation_;
         count = task_count_;
         body = task_body_;
+        ++followers_running_;
       }
       RunTasks(count, *body, thread_index);
       MutexLock lock(mutex_);

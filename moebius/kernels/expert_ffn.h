@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 
 #include "moebius/base/executor.h"
@@ -60,6 +61,20 @@ struct ExpertBatch {
   MutableBf16Rows out;
 };
 
+/// What a batch takes, in multiply-adds; fewer rows than a read of the weights pays for count as
+/// that many (8). Pure.
+int64_t WorkOf(const ExpertBatch& batch);
+
+/// Cuts a call into pieces, after each of which something more urgent can run. An expert that is
+/// more than one piece is cut by panels, so that its weights are still read once. No bit depends
+/// on a cut.
+struct ForwardPieces {
+  int64_t max_work = 0;  // of a piece, as WorkOf counts; a call of no more is one piece
+  /// After each piece, with its work, on the calling thread; may call ForwardExperts with another
+  /// scratch.
+  absl::FunctionRef<void(int64_t work, bool is_last)> after;
+};
+
 /// Memory that calls reuse. Not thread-safe: one per caller.
 class ExpertScratch {
  public:
@@ -68,7 +83,7 @@ class ExpertScratch {
 
  private:
   friend void ForwardExperts(Executor&, const Kernels&, absl::Span<const ExpertBatch>, Bf16Rows,
-                             ExpertScratch&);
+                             ExpertScratch&, const ForwardPieces*);
   // Rows [row_begin, row_end) of a batch with some panels, in one phase.
   struct Task {
     int32_t batch_index = 0;
@@ -87,8 +102,9 @@ class ExpertScratch {
 /// barrier, phase 2 tasks are ranges of down panels. Tiny calls run inline. Each output row's bits
 /// depend on its input row and the expert only. Zero batches and empty batches are ordinary.
 /// Allocates only while `scratch` grows. Must run on an executor thread. `rows` bf16 [T, H];
-/// batches may not share `out` memory.
+/// batches may not share `out` memory. `pieces` null: all in one.
 void ForwardExperts(Executor& executor, const Kernels& kernels,
-                    absl::Span<const ExpertBatch> batches, Bf16Rows rows, ExpertScratch& scratch);
+                    absl::Span<const ExpertBatch> batches, Bf16Rows rows, ExpertScratch& scratch,
+                    const ForwardPieces* pieces = nullptr);
 
 }  // namespace moebius

@@ -3,6 +3,7 @@
 
 #include <xmmintrin.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -139,6 +140,24 @@ TEST_P(ExecutorTest, SuccessiveLoopsSeeEachOthersResults) {
     }
   });
   for (const int64_t value : values) EXPECT_EQ(value, values[0]);
+}
+
+// Followers that wake late find their loop closed, or join the next one: never a loop that is over.
+TEST_P(ExecutorTest, ManyShortLoopsCallEachIndexOnce) {
+  constexpr int64_t kLoops = 20000;
+  std::array<std::atomic<int64_t>, 3> calls = {};
+  executor_.Run([&] {
+    for (int64_t loop = 0; loop < kLoops; ++loop) {
+      const int64_t count = 1 + loop % 3;
+      std::array<std::atomic<int64_t>*, 3> own = {};  // gone with the loop
+      for (int64_t i = 0; i < count; ++i)
+        own[static_cast<size_t>(i)] = &calls[static_cast<size_t>(i)];
+      executor_.ParallelFor(count, [&](int64_t index, int) { ++*own[static_cast<size_t>(index)]; });
+      ASSERT_EQ(calls[0].load(), loop + 1);
+    }
+  });
+  EXPECT_EQ(calls[1].load(), kLoops * 2 / 3);
+  EXPECT_EQ(calls[2].load(), kLoops / 3);
 }
 
 TEST_P(ExecutorTest, EveryThreadFlushesDenormals) {

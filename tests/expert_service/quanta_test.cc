@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kHidden = 64;
 constexpr int64_t kWidth = 32;
-constexpr int64_t kElements = 3 * kHidden * kWidth;
+constexpr int64_t kElements = 3 * kHidden * kWidth;  // multiply-adds of a row
 
 class QuantumPlanTest : public testing::Test {
  protected:
@@ -49,7 +49,7 @@ class QuantumPlanTest : public testing::Test {
         EXPECT_EQ(part.out.row(0), out_.rows().row(next));
         EXPECT_EQ(part.out.num_rows, static_cast<int64_t>(part.row_indices.size()));
         for (const int32_t index : part.row_indices) EXPECT_EQ(index, next++);
-        work.back() += QuantumPlan::WorkOf(part);
+        work.back() += WorkOf(part);
       }
     }
     EXPECT_EQ(next, num_rows);
@@ -69,32 +69,26 @@ TEST_F(QuantumPlanTest, CountsTheWeightsOfFewRowsAsEight) {
   EXPECT_EQ(CheckedWork(18), std::vector<int64_t>{(8 + 8 + 9) * kElements});
 }
 
-TEST_F(QuantumPlanTest, CutsByExpertsWhereTheyFitAndByRowsWhereOneDoesNot) {
+TEST_F(QuantumPlanTest, CutsByExpertsOnly) {
   const int64_t rows_at_most = plan_.max_work() / kElements;
-  ASSERT_GT(rows_at_most, QuantumPlan::kMinRows);
-  Cut({rows_at_most - 1, rows_at_most - 1, 0, 2 * rows_at_most + 5, 3});
-  const std::vector<int64_t> work = CheckedWork(4 * rows_at_most + 6);
-  EXPECT_EQ(work.size(), 5u);
-  for (const int64_t each : work) EXPECT_LE(each, plan_.max_work());
+  Cut({rows_at_most - 9, 1, 1, 0, 2 * rows_at_most + 5, 3});
+  const std::vector<int64_t> work = CheckedWork(3 * rows_at_most + 1);
+  EXPECT_EQ(work, (std::vector<int64_t>{(rows_at_most - 1) * kElements, 8 * kElements,
+                                        (2 * rows_at_most + 5) * kElements, 8 * kElements}));
 }
 
-TEST_F(QuantumPlanTest, LearnsHowFastItRunsAndNeverCutsBelowItsLeastRows) {
+TEST_F(QuantumPlanTest, LearnsHowFastItRuns) {
   const int64_t before = plan_.max_work();
-  for (int i = 0; i < 40; ++i) {
-    Cut({100});
-    plan_.OnRun(0, absl::Milliseconds(50));
-  }
+  for (int i = 0; i < 40; ++i) plan_.OnRun(100 * kElements, absl::Milliseconds(50));
   EXPECT_LT(plan_.max_work(), before);
-  Cut({100});
-  EXPECT_EQ(plan_.num_quanta(), 4u);  // 32 + 32 + 32 + 4 rows
-  CheckedWork(100);
-  for (int i = 0; i < 40; ++i) {
-    Cut({100});
-    plan_.OnRun(0, absl::Microseconds(1));
-  }
+  Cut({100, 100});
+  EXPECT_EQ(plan_.num_quanta(), 2u);
+  CheckedWork(200);
+  for (int i = 0; i < 40; ++i) plan_.OnRun(100 * kElements, absl::Microseconds(1));
   EXPECT_GT(plan_.max_work(), before);
-  Cut({20000});
+  Cut({20000 - 8, 8});
   EXPECT_EQ(plan_.num_quanta(), 1u);
+  plan_.OnRun(1, absl::ZeroDuration());
 }
 
 TEST_F(QuantumPlanTest, NothingIsNoQuantum) {

@@ -2,6 +2,7 @@
 #include "moebius/kernels/expert_ffn.h"
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "moebius/kernels/block_gemm.h"
@@ -109,6 +110,69 @@ TEST_P(ExpertFfnTest, GivesTheScalarStatementForAnyBatchAndThreads) {
       }
       EXPECT_TRUE(outs[e]->GuardsIntact());
     }
+  }
+}
+
+TEST_P(ExpertFfnTest, InPiecesItGivesTheSameBitsAndSoDoesWhatRunsBetweenThem) {
+  const std::vector<int64_t> counts = {3, 160, 0, 1, 100};
+  constexpr int64_t kMaxWork = int64_t{1} << 19;
+  constexpr int64_t kWide = 200;  // so that an expert has many panels
+  GuardedRows<Bf16> gate(kWide, kHidden), up(kWide, kHidden), down(kHidden, kWide);
+  FillNormal(gate.rows(), 1, 0.3f);
+  FillNormal(up.rows(), 2, 0.3f);
+  FillNormal(down.rows(), 3, 0.3f);
+  const PackedExpert packed =
+      PackedExpert::Pack(gate.rows(), up.rows(), down.rows(), kernels().pair_order);
+  GuardedRows<Bf16> rows(160, kHidden);
+  FillNormal(rows.rows(), 78);
+  std::vector<int32_t> indices(160);
+  std::iota(indices.begin(), indices.end(), 0);
+  for (const int num_threads : {1, 2}) {
+    Executor executor(num_threads);
+    ExpertScratch scratch, between;
+    const auto forward = [&](ExpertScratch& with, const ForwardPieces* pieces) {
+      std::vector<std::unique_ptr<GuardedRows<Bf16>>> outs;
+      std::vector<ExpertBatch> batches;
+      for (const int64_t count : counts) {
+        outs.push_back(std::make_unique<GuardedRows<Bf16>>(count, kHidden));
+        batches.push_back({&packed, absl::MakeConstSpan(indices).first(static_cast<size_t>(count)),
+                           outs.back()->rows()});
+      }
+      executor.Run(
+          [&] { ForwardExperts(executor, kernels(), batches, rows.rows(), with, pieces); });
+      std::vector<std::vector<FloatBits>> bits;
+      for (size_t b = 0; b < counts.size(); ++b) {
+        EXPECT_TRUE(outs[b]->GuardsIntact());
+        for (int64_t i = 0; i < counts[b]; ++i) bits.push_back(BitsOf(outs[b]->rows(), i));
+      }
+      return bits;
+    };
+    const std::vector<std::vector<FloatBits>> whole = forward(scratch, nullptr);
+    int num_pieces = 0, num_last = 0;
+    const auto after = [&](int64_t work, bool is_last) {
+      EXPECT_GT(work, 0);
+      EXPECT_LE(work, kMaxWork);
+      EXPECT_EQ(num_last, 0);
+      num_last += is_last ? 1 : 0;
+      if (++num_pieces % 8 == 1) {
+        EXPECT_EQ(forward(between, nullptr), whole);
+      }
+    };
+    const ForwardPieces pieces{kMaxWork, after};
+    EXPECT_EQ(forward(scratch, &pieces), whole);
+    // 276 rows (few count as eight) of 3 · 200 · 72 multiply-adds, and more with whole panels.
+    EXPECT_GT(num_pieces, 276 * 3 * kWide * kHidden / kMaxWork);
+    EXPECT_EQ(num_last, 1);
+    // What fits is one piece, whose work is that of its batches.
+    const auto once = [&](int64_t work, bool is_last) {
+      EXPECT_EQ(work,
+                (8 + 160 + 8 + 100) * WorkOf(ExpertBatch{&packed, indices, rows.rows()}) / 160);
+      EXPECT_TRUE(is_last);
+      ++num_last;
+    };
+    const ForwardPieces one{int64_t{1} << 40, once};
+    EXPECT_EQ(forward(scratch, &one), whole);
+    EXPECT_EQ(num_last, 2);
   }
 }
 

@@ -110,7 +110,8 @@ TEST(ServeTest, ReadsTheListeningLine) {
 TEST(ServeTest, ProcessesOfARoleShareTheThreads) {
   EXPECT_EQ(ThreadsOf(8, 1), 8);
   EXPECT_EQ(ThreadsOf(8, 3), 2);
-  EXPECT_EQ(ThreadsOf(2, 4), 1);
+  EXPECT_EQ(ThreadsOf(2, 4), 2);
+  EXPECT_EQ(ThreadsOf(1, 4), 1);
 }
 
 TEST(ServeTest, AMissingProgramEndsTheWholeAndIsNamed) {
