@@ -3,8 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
@@ -12,7 +12,6 @@
 #include "moebius/base/executor.h"
 #include "moebius/kernels/kernels.h"
 #include "moebius/kernels/packed_matrix.h"
-#include "moebius/tensor/buffer.h"
 #include "moebius/tensor/rows.h"
 #include "moebius/tensor/weight_rows.h"
 
@@ -78,24 +77,17 @@ struct ForwardPieces {
 /// Memory that calls reuse. Not thread-safe: one per caller.
 class ExpertScratch {
  public:
-  /// Bytes held.
-  size_t bytes() const { return products_.size() * sizeof(Bf16); }
+  ExpertScratch();
+  ~ExpertScratch();
+  ExpertScratch(ExpertScratch&&) noexcept;
+  ExpertScratch& operator=(ExpertScratch&&) noexcept;
 
  private:
   friend void ForwardExperts(Executor&, const Kernels&, absl::Span<const ExpertBatch>, Bf16Rows,
                              ExpertScratch&, const ForwardPieces*);
-  // Rows [row_begin, row_end) of a batch with some panels, in one phase.
-  struct Task {
-    int32_t batch_index = 0;
-    int32_t row_begin = 0;
-    int32_t row_end = 0;
-    int32_t panel_begin = 0;
-    int32_t panel_end = 0;
-  };
-
-  Array<Bf16> products_;                // the SwiGLU products of all batches
-  std::vector<int64_t> product_begin_;  // by batch, into products_
-  std::vector<Task> tasks_;             // of the phase that runs
+  struct Memory;
+  class Pass;
+  std::unique_ptr<Memory> memory_;
 };
 
 /// Runs every batch: phase 1 tasks are ranges of gate-up panels with SwiGLU in registers, one

@@ -23,38 +23,35 @@ bool HasWholeBlocks(const DepthGroups& groups) {
                                     (groups.num_groups == 2 || groups.depth % kBlockDepth == 0));
 }
 
-// The rows in memory of this thread, each group of K padded to whole blocks.
-const void* PrepareRows(const Kernels& kernels, absl::Span<const Bf16* const> rows,
-                        const PackedMatrix& matrix) {
-  const int64_t num_rows = static_cast<int64_t>(rows.size());
-  const size_t block_bytes = static_cast<size_t>(num_rows) * kernels.prepared_block_bytes;
-  std::byte* const prepared = static_cast<std::byte*>(
-      PreparedRowScratch(static_cast<size_t>(matrix.num_blocks()) * block_bytes));
+}  // namespace
+
+// Each group of K padded to whole blocks.
+void PreparedRows::Prepare(const Kernels& kernels, absl::Span<const Bf16* const> rows,
+                           const PackedMatrix& matrix) {
+  num_rows_ = static_cast<int64_t>(rows.size());
+  MOEBIUS_CHECK_LE(num_rows_, kMaxKernelRows);
+  if (num_rows_ == 0) return;
+  const size_t block_bytes = static_cast<size_t>(num_rows_) * kernels.prepared_block_bytes;
+  memory_.Resize(static_cast<size_t>(matrix.num_blocks()) * block_bytes);
   PrepareRowsCall prepare;
   prepare.rows = reinterpret_cast<const uint16_t* const*>(rows.data());
-  prepare.num_rows = num_rows;
+  prepare.num_rows = num_rows_;
   prepare.depth = matrix.depth();
-  prepare.prepared = prepared;
+  prepare.prepared = memory_.data();
   const DepthGroups& groups = matrix.groups();
-  if (HasWholeBlocks(groups)) {
-    kernels.prepare_rows(prepare);
-    return prepared;
-  }
+  if (HasWholeBlocks(groups)) return kernels.prepare_rows(prepare);
   const uint16_t* of_group[kMaxKernelRows];
   const uint16_t* const* const whole = prepare.rows;
   prepare.rows = of_group;
   int64_t block = 0;
   for (int64_t group = 0; group < groups.num_groups; ++group) {
-    for (int64_t r = 0; r < num_rows; ++r) of_group[r] = whole[r] + groups.Begin(group);
+    for (int64_t r = 0; r < num_rows_; ++r) of_group[r] = whole[r] + groups.Begin(group);
     prepare.depth = groups.DepthOf(group, matrix.depth());
-    prepare.prepared = prepared + static_cast<size_t>(block) * block_bytes;
+    prepare.prepared = memory_.data() + static_cast<size_t>(block) * block_bytes;
     kernels.prepare_rows(prepare);
     block += NumBlocks(prepare.depth);
   }
-  return prepared;
 }
-
-}  // namespace
 
 void* PreparedRowScratch(size_t size_bytes) {
   // Per thread, so that tasks of a parallel form allocate nothing in steady state.
@@ -71,9 +68,15 @@ int64_t RowsPerCall(const Kernels& kernels, int64_t num_rows) {
 
 void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,
                const PanelProduct& product) {
+  // Per thread, so that tasks of a parallel form allocate nothing in steady state.
+  thread_local PreparedRows prepared;
+  prepared.Prepare(kernels, rows, *product.matrix);
+  RunPanels(kernels, prepared, product);
+}
+
+void RunPanels(const Kernels& kernels, const PreparedRows& rows, const PanelProduct& product) {
   const PackedMatrix& matrix = *product.matrix;
-  const int64_t num_rows = static_cast<int64_t>(rows.size());
-  MOEBIUS_CHECK_LE(num_rows, kMaxKernelRows);
+  const int64_t num_rows = rows.num_rows();
   MOEBIUS_CHECK(matrix.pair_order() == kernels.pair_order);
   MOEBIUS_CHECK(matrix.is_gate_up() == (product.epilogue == Epilogue::kSwiGlu));
   if (num_rows == 0 || product.panel_begin >= product.panel_end) return;
@@ -82,7 +85,7 @@ void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,
   const int64_t column_end =
       std::min(matrix.num_outputs(), product.panel_end * matrix.outputs_per_panel());
   BlockSumCall call;
-  call.prepared_rows = PrepareRows(kernels, rows, matrix);
+  call.prepared_rows = rows.data();
   call.num_rows = num_rows;
   call.num_blocks = matrix.num_blocks();
   call.num_panels = product.panel_end - product.panel_begin;

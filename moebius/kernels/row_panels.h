@@ -9,6 +9,7 @@
 #include "moebius/kernels/kernels.h"
 #include "moebius/kernels/packed_matrix.h"
 #include "moebius/tensor/bf16.h"
+#include "moebius/tensor/buffer.h"
 
 /// How the operations of this room cut a product into kernel calls; not for other rooms.
 namespace moebius {
@@ -25,8 +26,25 @@ struct PanelProduct {
   int64_t out_stride = 0;       // elements
 };
 
-/// Runs `product` for the rows at `rows` (pointers to matrix->depth() values each), at most
-/// kMaxKernelRows of them, in one kernel call. Prepared rows live in memory of this thread.
+/// Rows as the kernel calls of one tier read them. Not thread-safe; allocates only while it grows.
+class PreparedRows {
+ public:
+  /// `rows`: at most kMaxKernelRows pointers to matrix.depth() values each. For products with any
+  /// panels of this matrix, or of another that has the same depth and groups of it.
+  void Prepare(const Kernels& kernels, absl::Span<const Bf16* const> rows,
+               const PackedMatrix& matrix);
+
+  int64_t num_rows() const { return num_rows_; }
+  const void* data() const { return memory_.data(); }
+
+ private:
+  Array<std::byte> memory_;
+  int64_t num_rows_ = 0;
+};
+
+/// Runs `product` for rows that were prepared for its matrix, in one kernel call.
+void RunPanels(const Kernels& kernels, const PreparedRows& rows, const PanelProduct& product);
+/// The same for the rows at `rows`, prepared in memory of this thread.
 void RunPanels(const Kernels& kernels, absl::Span<const Bf16* const> rows,
                const PanelProduct& product);
 
