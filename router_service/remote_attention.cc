@@ -173,29 +173,35 @@ absl::Status RemoteAttention::BeginStep(const StepPlan& step) {
 absl::Status RemoteAttention::RunLayer(LayerId layer, Bf16Rows normed, MutableBf16Rows out) {
   if (!is_open_) return absl::FailedPreconditionError("attention has no open step");
   MOEBIUS_CHECK_EQ(normed.num_rows, plan_.num_rows);
-  const auto replies = std::make_shared<Layer>();
-  replies->ranks.resize(owned_.size());
+  BeginLayer();
   absl::Status status;
   for (int32_t rank = 0; rank < options_.num_ranks && status.ok(); ++rank) {
     if (!takes_part_[static_cast<size_t>(rank)]) continue;
-    status = Ask(rank, layer, normed, replies);
+    status = Ask(rank, layer, normed);
   }
-  if (status.ok()) status = Await(*replies);
+  if (status.ok()) status = Await();
   for (int32_t rank = 0; rank < options_.num_ranks && status.ok(); ++rank) {
-    status = TakeReply(rank, *replies, out);
+    status = TakeReply(rank, out);
   }
   if (status.ok()) return status;
-  for (const Layer::Reply& reply : replies->ranks) {
+  for (const Layer::Reply& reply : layer_->ranks) {
     if (reply.is_asked) transport_.CancelReservation(reply.reservation);
   }
   return status;
 }
 
+// The memory of the layer before, unless a delivery of it may still come.
+void RemoteAttention::BeginLayer() {
+  if (layer_ == nullptr || layer_.use_count() > 1) layer_ = std::make_shared<Layer>();
+  MutexLock lock(state_->mutex);
+  layer_->ranks.clear();
+  layer_->ranks.resize(owned_.size());
+}
+
 // Reserves the reply, then asks.
-absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed,
-                                  const std::shared_ptr<Layer>& replies) {
+absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed) {
   const OwnedRows& owned = owned_[static_cast<size_t>(rank)];
-  Layer::Reply& reply = replies->ranks[static_cast<size_t>(rank)];
+  Layer::Reply& reply = layer_->ranks[static_cast<size_t>(rank)];
   Message message;
   message.key = {.kind = kAttentionRowsKind,
                  .step = plan_.step,
@@ -210,7 +216,7 @@ absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed,
   spec.key.kind = kAttentionReplyKind;
   spec.max_message_bytes = MaxReplyBytes(owned.num_rows, normed.width);
   spec.deadline = clock_.Now() + options_.timeout;
-  spec.on_delivery = [state = state_, replies, rank](Delivery delivery) {
+  spec.on_delivery = [state = state_, replies = layer_, rank](Delivery delivery) {
     MutexLock lock(state->mutex);
     if (delivery.message.ok()) {
       ++state->figures.messages_received;
@@ -233,7 +239,7 @@ absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed,
 }
 
 // Until all have answered, one has failed, or a rank of the step is gone: others may wait for it.
-absl::Status RemoteAttention::Await(const Layer& replies) {
+absl::Status RemoteAttention::Await() {
   const absl::Duration begin = clock_.Now();
   absl::Status status = CheckRanks();
   MutexLock lock(state_->mutex);
@@ -241,7 +247,7 @@ absl::Status RemoteAttention::Await(const Layer& replies) {
   while (status.ok()) {
     bool is_complete = true;
     bool has_failure = false;
-    for (const Layer::Reply& reply : replies.ranks) {
+    for (const Layer::Reply& reply : layer_->ranks) {
       if (!reply.is_asked) continue;
       is_complete = is_complete && reply.message.has_value();
       has_failure = has_failure || (reply.message.has_value() && IsFailure(*reply.message));
@@ -269,12 +275,12 @@ absl::Status RemoteAttention::CheckRanks() const {
 }
 
 // The reply's rows into `out`, or its failure; nothing where there is none (yet).
-absl::Status RemoteAttention::TakeReply(int32_t rank, const Layer& replies, MutableBf16Rows out) {
-  const Layer::Reply& reply = replies.ranks[static_cast<size_t>(rank)];
+absl::Status RemoteAttention::TakeReply(int32_t rank, MutableBf16Rows out) {
+  Layer::Reply& reply = layer_->ranks[static_cast<size_t>(rank)];
   std::optional<absl::StatusOr<Message>> message;
   {
     MutexLock lock(state_->mutex);
-    message = reply.message;
+    message = std::exchange(reply.message, std::nullopt);  // no reply is kept for the next layer
   }
   if (!reply.is_asked || !message.has_value()) return absl::OkStatus();
   // The end of the reservation, not an answer of the rank.

@@ -92,11 +92,11 @@ class RemoteAttention final : public AttentionPort {
   absl::Status FindRanks();
   void LoseRank(int32_t rank);
   void LoseStep();
-  absl::Status Ask(int32_t rank, LayerId layer, Bf16Rows normed,
-                   const std::shared_ptr<Layer>& replies);
-  absl::Status Await(const Layer& replies);
+  void BeginLayer();
+  absl::Status Ask(int32_t rank, LayerId layer, Bf16Rows normed);
+  absl::Status Await();
   absl::Status CheckRanks() const;
-  absl::Status TakeReply(int32_t rank, const Layer& replies, MutableBf16Rows out);
+  absl::Status TakeReply(int32_t rank, MutableBf16Rows out);
   absl::Status Send(int32_t rank, Lane lane, Message message);
   void SendToAll(const Message& message);
 
@@ -113,6 +113,7 @@ class RemoteAttention final : public AttentionPort {
   bool is_open_ = false;
   std::vector<OwnedRows> owned_;  // per rank, of the open step
   std::vector<bool> takes_part_;  // per rank: it has rows, or heads of others' rows
+  std::shared_ptr<Layer> layer_;  // the one that runs, or ran last
 };
 
 }  // namespace moebius

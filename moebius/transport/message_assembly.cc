@@ -30,7 +30,7 @@ void Split(const SharedBytes& body, uint32_t metadata_bytes, Message* message) {
 
 void MessageAssembly::Abandon() {
   if (!current_.has_value()) return;
-  if (claim_ != nullptr) counters_.OnDropped(DropReason::kAbandoned);
+  if (claim_.has_value()) counters_.OnDropped(DropReason::kAbandoned);
   claim_.reset();
   builder_.reset();
   current_.reset();
@@ -39,8 +39,10 @@ void MessageAssembly::Abandon() {
 void MessageAssembly::Begin(const FrameHeader& header) {
   Abandon();
   current_ = header;
-  claim_ = table_.Match(source_, lane_, MessageOf(header), MessageBytes(header));
-  if (claim_ == nullptr) {
+  if (auto claim = table_.Match(source_, lane_, MessageOf(header), MessageBytes(header))) {
+    claim_.emplace(*std::move(claim));
+  }
+  if (!claim_.has_value()) {
     counters_.OnDropped(DropReason::kUnreserved);
   } else if (header.parts > 1) {
     builder_.emplace(buffers_.Make(MessageBytes(header)));
@@ -87,16 +89,17 @@ void MessageAssembly::Add(const FrameHeader& header, Payload payload) {
     current_ = header;
     counters_.OnDropped(DropReason::kUnreserved);
   }
-  if (claim_ != nullptr && header.parts > 1) {
+  if (claim_.has_value() && header.parts > 1) {
     const uint64_t begin = PartBytes(builder_->size(), header.parts) * header.part;
     MOEBIUS_CHECK_LE(begin + header.payload_bytes, builder_->size());
     CopyPayload(payload, builder_->data() + begin);
     counters_.OnCopied(header.payload_bytes);
   }
   if (header.part + 1 < header.parts) return;
-  std::unique_ptr<ReservationTable::Claim> claim = std::move(claim_);
+  std::optional<ReservationTable::Claim> claim = std::move(claim_);
+  claim_.reset();
   current_.reset();
-  if (claim == nullptr) return;
+  if (!claim.has_value()) return;
   Message message;
   if (header.parts > 1) {
     message = MessageOf(header);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "moebius/base/strong_id.h"
@@ -43,8 +42,8 @@ class MessageAssembly {
   const PeerId source_;
   const Lane lane_;
   LaneCounters& counters_;
-  // The message whose parts are arriving; claim_ is null while an unexpected one passes by.
-  std::unique_ptr<ReservationTable::Claim> claim_;
+  // The message whose parts are arriving; no claim_ while an unexpected one passes by.
+  std::optional<ReservationTable::Claim> claim_;
   std::optional<FrameHeader> current_;  // header of its latest part
   std::optional<BytesBuilder> builder_;
 };

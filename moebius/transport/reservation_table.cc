@@ -11,6 +11,12 @@
 #include "moebius/base/error.h"
 
 namespace moebius {
+namespace {
+
+// What the questions of a step need; more are the allocator's.
+constexpr size_t kMaxSpareNodes = 64;
+
+}  // namespace
 
 struct ReservationTable::Reservation {
   ReservationSpec spec;
@@ -58,7 +64,7 @@ absl::StatusOr<ReservationId> ReservationTable::Add(ReservationSpec spec) {
   auto entry = std::make_shared<Reservation>();
   entry->spec = std::move(spec);
   entry->bytes = bytes;
-  if (!by_key_.emplace(key, entry).second) {
+  if (!InsertKey(key, entry)) {
     return absl::AlreadyExistsError(absl::StrCat("reservations: kind ", key.key.kind.value(),
                                                  ", step ", key.key.step, ", attempt ",
                                                  key.key.attempt, " is reserved already"));
@@ -67,17 +73,49 @@ absl::StatusOr<ReservationId> ReservationTable::Add(ReservationSpec spec) {
   by_id_[entry->id] = entry;
   reserved_bytes_ += bytes;
   if (entry->spec.deadline != absl::InfiniteDuration()) {
-    deadlines_.emplace(entry->spec.deadline, entry->id);
+    InsertDeadline({entry->spec.deadline, entry->id});
   }
   return ReservationId(entry->id);
+}
+
+bool ReservationTable::InsertKey(const Key& key, const Entry& entry) {
+  if (spare_keys_.empty()) return by_key_.emplace(key, entry).second;
+  std::map<Key, Entry>::node_type& node = spare_keys_.back();
+  node.key() = key;
+  node.mapped() = entry;
+  auto result = by_key_.insert(std::move(node));
+  if (result.inserted) {
+    spare_keys_.pop_back();
+    return true;
+  }
+  spare_keys_.back() = std::move(result.node);
+  spare_keys_.back().mapped().reset();
+  return false;
+}
+
+void ReservationTable::InsertDeadline(const Deadline& deadline) {
+  if (spare_deadlines_.empty()) {
+    deadlines_.insert(deadline);
+    return;
+  }
+  spare_deadlines_.back().value() = deadline;
+  deadlines_.insert(std::move(spare_deadlines_.back()));
+  spare_deadlines_.pop_back();
 }
 
 void ReservationTable::Remove(const Entry& entry) {
   MOEBIUS_CHECK(!entry->ended);
   entry->ended = true;
   by_id_.erase(entry->id);
-  by_key_.erase(KeyOf(entry->spec.scope, entry->spec.source, entry->spec.key));
-  deadlines_.erase({entry->spec.deadline, entry->id});
+  auto key = by_key_.extract(KeyOf(entry->spec.scope, entry->spec.source, entry->spec.key));
+  if (spare_keys_.size() < kMaxSpareNodes) {
+    key.mapped().reset();
+    spare_keys_.push_back(std::move(key));
+  }
+  auto deadline = deadlines_.extract({entry->spec.deadline, entry->id});
+  if (!deadline.empty() && spare_deadlines_.size() < kMaxSpareNodes) {
+    spare_deadlines_.push_back(std::move(deadline));
+  }
   reserved_bytes_ -= entry->bytes;
 }
 
@@ -106,9 +144,9 @@ absl::Status ReservationTable::CheckRoom(const Reservation& reservation,
       absl::StrCat(spec.max_messages, " messages of this kind are arriving already"));
 }
 
-std::unique_ptr<ReservationTable::Claim> ReservationTable::Match(PeerId source, Lane lane,
-                                                                 const Message& header,
-                                                                 uint64_t message_bytes) {
+std::optional<ReservationTable::Claim> ReservationTable::Match(PeerId source, Lane lane,
+                                                               const Message& header,
+                                                               uint64_t message_bytes) {
   Entry refusing;
   absl::Status room;
   {
@@ -125,13 +163,13 @@ std::unique_ptr<ReservationTable::Claim> ReservationTable::Match(PeerId source, 
       }
       if (scope == ReservationScope::kStep && !entry->seen.insert(header.key).second) break;
       ++entry->arriving;
-      return std::make_unique<Claim>(*this, entry, source, header.key);
+      return std::optional<Claim>(std::in_place, *this, entry, source, header.key);
     }
   }
   if (refusing != nullptr && refusing->spec.on_refused != nullptr) {
     refusing->spec.on_refused({source, lane, header, room});
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 bool ReservationTable::Finish(const Entry& entry, const MessageKey& key) {
@@ -202,13 +240,20 @@ size_t ReservationTable::num_reservations() const {
 }
 
 ReservationTable::Claim::~Claim() {
-  if (!finished_) table_.Release(entry_, key_);
+  if (entry_ != nullptr && !finished_) table_->Release(entry_, key_);
 }
 
+ReservationTable::Claim::Claim(Claim&& other) noexcept
+    : table_(other.table_),
+      entry_(std::move(other.entry_)),
+      source_(other.source_),
+      key_(other.key_),
+      finished_(other.finished_) {}
+
 bool ReservationTable::Claim::Deliver(Lane lane, Message message) {
-  MOEBIUS_CHECK(!finished_);
+  MOEBIUS_CHECK(entry_ != nullptr && !finished_);
   finished_ = true;
-  if (!table_.Finish(entry_, key_)) return false;
+  if (!table_->Finish(entry_, key_)) return false;
   entry_->spec.on_delivery(Delivery{source_, lane, std::move(message)});
   return true;
 }

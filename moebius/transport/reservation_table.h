@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -90,11 +91,11 @@ class ReservationTable {
   /// False when it has ended. A delivery that has begun is not waited for.
   bool Cancel(ReservationId id) MOEBIUS_EXCLUDES(mutex_);
 
-  /// The claim of a message that begins to arrive; null when no reservation expects it or there is
-  /// no room for it, of which the reservation is told. The claim holds one of the reservation's
+  /// The claim of a message that begins to arrive; nothing when no reservation expects it or there
+  /// is no room for it, of which the reservation is told. The claim holds one of the reservation's
   /// messages until it is destroyed or delivered.
-  std::unique_ptr<Claim> Match(PeerId source, Lane lane, const Message& header,
-                               uint64_t message_bytes) MOEBIUS_EXCLUDES(mutex_);
+  std::optional<Claim> Match(PeerId source, Lane lane, const Message& header,
+                             uint64_t message_bytes) MOEBIUS_EXCLUDES(mutex_);
 
   /// Ends all reservations whose source is `peer`, with `reason`.
   void FailPeer(PeerId peer, const absl::Status& reason) MOEBIUS_EXCLUDES(mutex_);
@@ -115,10 +116,13 @@ class ReservationTable {
   };
   struct Reservation;
   using Entry = std::shared_ptr<Reservation>;
+  using Deadline = std::pair<absl::Duration, uint64_t>;
 
   static Key KeyOf(ReservationScope scope, PeerId source, const MessageKey& key);
   absl::Status CheckRoom(const Reservation& reservation, uint64_t message_bytes) const
       MOEBIUS_REQUIRES(mutex_);
+  bool InsertKey(const Key& key, const Entry& entry) MOEBIUS_REQUIRES(mutex_);
+  void InsertDeadline(const Deadline& deadline) MOEBIUS_REQUIRES(mutex_);
   void Remove(const Entry& entry) MOEBIUS_REQUIRES(mutex_);
   bool Finish(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);
   void Release(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);
@@ -130,21 +134,27 @@ class ReservationTable {
   uint64_t reserved_bytes_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   std::map<Key, Entry> by_key_ MOEBIUS_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Entry> by_id_ MOEBIUS_GUARDED_BY(mutex_);
-  std::set<std::pair<absl::Duration, uint64_t>> deadlines_ MOEBIUS_GUARDED_BY(mutex_);
+  std::set<Deadline> deadlines_ MOEBIUS_GUARDED_BY(mutex_);
+  // Nodes of reservations that ended, for the next ones.
+  std::vector<std::map<Key, Entry>::node_type> spare_keys_ MOEBIUS_GUARDED_BY(mutex_);
+  std::vector<std::set<Deadline>::node_type> spare_deadlines_ MOEBIUS_GUARDED_BY(mutex_);
 };
 
 /// One arriving message's hold on its reservation. Used by one thread at a time.
 class ReservationTable::Claim {
  public:
   Claim(ReservationTable& table, Entry entry, PeerId source, const MessageKey& key)
-      : table_(table), entry_(std::move(entry)), source_(source), key_(key) {}
+      : table_(&table), entry_(std::move(entry)), source_(source), key_(key) {}
   ~Claim();
+  /// The other one holds nothing afterwards.
+  Claim(Claim&& other) noexcept;
+  Claim& operator=(Claim&&) = delete;
   /// Calls the reservation's delivery, unless it has ended meanwhile; true when it was called.
   bool Deliver(Lane lane, Message message);
 
  private:
-  ReservationTable& table_;
-  Entry entry_;
+  ReservationTable* table_;
+  Entry entry_;  // null: moved from
   PeerId source_;
   MessageKey key_;
   bool finished_ = false;

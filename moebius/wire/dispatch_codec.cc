@@ -64,21 +64,21 @@ absl::Status ReceivedDispatch::Decode(const Message& message, int64_t hidden_siz
     return Refuse(
         absl::StrCat(num_rows, " rows in the metadata, ", message.num_rows, " in the header"));
   }
-  const std::vector<uint16_t> counts = in.ReadArray<uint16_t>(num_rows);
-  const std::vector<uint16_t> ids = in.ReadArray<uint16_t>(num_assignments);
-  weights_ = in.ReadArray<float>(num_assignments);
-  joins_ = in.ReadArray<uint8_t>(num_assignments);
+  in.ReadArray(num_rows, counts_);
+  in.ReadArray(num_assignments, ids_);
+  in.ReadArray(num_assignments, weights_);
+  in.ReadArray(num_assignments, joins_);
   if (!in.AtEnd()) {
     return Refuse(absl::StrCat(message.metadata.size(), " bytes of metadata for ", num_rows,
                                " rows and ", num_assignments, " assignments"));
   }
   MOEBIUS_ASSIGN_OR_RETURN(rows_, RowsOf(message, static_cast<int64_t>(num_rows), hidden_size));
-  expert_ids_.assign(ids.begin(), ids.end());
+  expert_ids_.assign(ids_.begin(), ids_.end());
   row_ids_.resize(num_rows);
   row_begin_.assign(1, 0);
   for (size_t row = 0; row < num_rows; ++row) {
     row_ids_[row] = static_cast<int32_t>(row);
-    row_begin_.push_back(row_begin_.back() + counts[row]);
+    row_begin_.push_back(row_begin_.back() + counts_[row]);
   }
   ServiceDispatch dispatch;
   dispatch.epoch = Epoch(message.epoch);

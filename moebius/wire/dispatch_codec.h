@@ -50,6 +50,7 @@ class ReceivedDispatch {
   ReceivedRows rows_;
   std::vector<int32_t> row_ids_;
   std::vector<int64_t> row_begin_;
+  std::vector<uint16_t> counts_, ids_;  // as they come
   std::vector<int32_t> expert_ids_;
   std::vector<float> weights_;
   std::vector<uint8_t> joins_;

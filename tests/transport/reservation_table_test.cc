@@ -34,8 +34,8 @@ class ReservationTableTest : public ::testing::Test {
     };
     return spec;
   }
-  std::unique_ptr<ReservationTable::Claim> Match(uint64_t step, uint32_t layer, uint64_t bytes = 50,
-                                                 PeerId peer = kPeer) {
+  std::optional<ReservationTable::Claim> Match(uint64_t step, uint32_t layer, uint64_t bytes = 50,
+                                               PeerId peer = kPeer) {
     Message header;
     header.key = Key(step, layer);
     header.term = 7;
@@ -44,7 +44,7 @@ class ReservationTableTest : public ::testing::Test {
   // Delivers a whole message; false when nobody expects it.
   bool Arrive(uint64_t step, uint32_t layer, uint64_t bytes = 50, PeerId peer = kPeer) {
     auto claim = Match(step, layer, bytes, peer);
-    return claim != nullptr && claim->Deliver(Lane::kBulk, Message());
+    return claim.has_value() && claim->Deliver(Lane::kBulk, Message());
   }
   ReservationTable table_{{.max_bytes = 1000, .max_reservations = 4}};
   std::vector<std::string> events_;
@@ -91,12 +91,45 @@ TEST_F(ReservationTableTest, TheSameKeyIsReservedOnce) {
   EXPECT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "b")).ok());
 }
 
+TEST_F(ReservationTableTest, TheSameKeyIsReservedOnceAlsoAfterOthersHaveEnded) {
+  const auto with_deadline = [&](const std::string& name, int seconds) {
+    auto spec = Spec(ReservationScope::kMessage, 1, 2, name);
+    spec.deadline = absl::Seconds(seconds);
+    return spec;
+  };
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(table_.Add(with_deadline("a", 5)).ok());
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(table_.Add(with_deadline("b", 3)).status().code(),
+                absl::StatusCode::kAlreadyExists);
+    }
+    EXPECT_EQ(table_.num_reservations(), 1u);
+    EXPECT_EQ(table_.next_deadline(), absl::Seconds(5));
+    EXPECT_TRUE(Arrive(1, 2));
+    EXPECT_FALSE(Arrive(1, 2));
+    EXPECT_EQ(table_.next_deadline(), absl::InfiniteDuration());
+  }
+  EXPECT_THAT(events_, ::testing::ElementsAre("a", "a", "a"));
+}
+
+TEST_F(ReservationTableTest, AClaimThatWasMovedFromHoldsNothing) {
+  ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
+  {
+    auto claim = Match(1, 2);
+    ASSERT_TRUE(claim.has_value());
+    const ReservationTable::Claim taken = *std::move(claim);
+    claim.reset();
+    EXPECT_FALSE(Match(1, 2).has_value());
+  }
+  EXPECT_TRUE(Arrive(1, 2));
+}
+
 TEST_F(ReservationTableTest, AMessageThatNeverBecomesWholeGivesItsPlaceBack) {
   ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
   {
     auto claim = Match(1, 2);
-    ASSERT_NE(claim, nullptr);
-    EXPECT_EQ(Match(1, 2), nullptr);
+    ASSERT_TRUE(claim.has_value());
+    EXPECT_FALSE(Match(1, 2).has_value());
   }
   EXPECT_TRUE(Arrive(1, 2));
 }
@@ -107,10 +140,10 @@ TEST_F(ReservationTableTest, AKindIsToldOfWhatItHasNoRoomFor) {
   spec.max_messages = 2;
   spec.on_refused = [&](const RefusedMessage& message) { refused.push_back(message); };
   ASSERT_TRUE(table_.Add(spec).ok());
-  EXPECT_EQ(Match(1, 2, 101), nullptr);
+  EXPECT_FALSE(Match(1, 2, 101).has_value());
   const auto first = Match(1, 3), second = Match(1, 4, 100);
-  EXPECT_NE(second, nullptr);
-  EXPECT_EQ(Match(5, 6, 50, PeerId(77)), nullptr);
+  EXPECT_TRUE(second.has_value());
+  EXPECT_FALSE(Match(5, 6, 50, PeerId(77)).has_value());
   ASSERT_EQ(refused.size(), 2u);
   EXPECT_EQ(refused[0].reason.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(refused[0].reason.message(), "a message of 101 bytes; room is kept for 100");
@@ -125,7 +158,7 @@ TEST_F(ReservationTableTest, AKindIsToldOfWhatItHasNoRoomFor) {
 TEST_F(ReservationTableTest, AnEndedReservationIsNotCalledAgain) {
   const auto id = table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a"));
   auto claim = Match(1, 2);
-  ASSERT_NE(claim, nullptr);
+  ASSERT_TRUE(claim.has_value());
   EXPECT_TRUE(table_.Cancel(*id));
   EXPECT_FALSE(claim->Deliver(Lane::kBulk, Message()));
   EXPECT_TRUE(events_.empty());

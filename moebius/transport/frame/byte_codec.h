@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
@@ -30,9 +31,8 @@ class ByteWriter {
     static_assert(std::endian::native == std::endian::little, "a big-endian host would swap here");
     const size_t size = values.size() * sizeof(T);
     if (size == 0) return;
-    const size_t begin = bytes_.size();
-    bytes_.resize(begin + size);
-    std::memcpy(bytes_.data() + begin, values.data(), size);
+    const auto* begin = reinterpret_cast<const uint8_t*>(values.data());
+    bytes_.insert(bytes_.end(), begin, begin + size);
   }
   /// A 16-bit length, then the bytes; text.size() < 2^16.
   void WriteText(absl::string_view text) {
@@ -42,7 +42,7 @@ class ByteWriter {
   SharedBytes Share() const { return SharedBytes::Copy(absl::MakeConstSpan(bytes_)); }
 
  private:
-  std::vector<uint8_t> bytes_;
+  absl::InlinedVector<uint8_t, 256> bytes_;  // what a step of a few rows needs
 };
 
 /// Reads what ByteWriter wrote, from bytes that anybody may have sent. What is not there reads as
@@ -58,14 +58,15 @@ class ByteReader {
     if (Has(sizeof(T))) std::memcpy(&value, Take(sizeof(T)), sizeof(T));
     return value;
   }
+  /// Into `values`, which becomes as long as there are elements.
   template <typename T>
-  std::vector<T> ReadArray(uint64_t count) {
+  void ReadArray(uint64_t count, std::vector<T>& values) {
+    values.clear();
     // Divides, as count · sizeof(T) could wrap.
     if (count > remaining() / sizeof(T)) is_complete_ = false;
-    if (!is_complete_) return {};
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), Take(count * sizeof(T)), count * sizeof(T));
-    return values;
+    if (!is_complete_ || count == 0) return;
+    values.resize(count);
+    std::memcpy(values.data(), Take(count * sizeof(T)), count * sizeof(T));
   }
   std::string ReadText(size_t max_bytes) {
     const size_t size = Read<uint16_t>();

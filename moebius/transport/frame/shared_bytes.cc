@@ -3,10 +3,17 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "moebius/base/check.h"
 
 namespace moebius {
+namespace {
+
+constexpr size_t kMaxJoinedBytes = 16 << 10;
+
+}  // namespace
 
 SharedBytes SharedBytes::Copy(absl::Span<const uint8_t> bytes) {
   if (bytes.empty()) return SharedBytes();
@@ -27,6 +34,15 @@ SharedBytes SharedBytes::Slice(size_t begin, size_t end) const {
 
 BytesBuilder::BytesBuilder(size_t size) : size_(size) {
   if (size == 0) return;
+  if (size <= kMaxJoinedBytes) {
+    // One allocation for the bytes and for the share in them.
+    auto bytes = std::make_shared_for_overwrite<uint8_t[]>(size + kBytesAlignment - 1);
+    void* aligned = bytes.get();
+    size_t room = size + kBytesAlignment - 1;
+    data_ = static_cast<uint8_t*>(std::align(kBytesAlignment, size, aligned, room));
+    owner_ = std::move(bytes);
+    return;
+  }
   void* memory = std::aligned_alloc(
       kBytesAlignment, (size + kBytesAlignment - 1) / kBytesAlignment * kBytesAlignment);
   MOEBIUS_CHECK(memory != nullptr);

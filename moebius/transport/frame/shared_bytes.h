@@ -68,8 +68,9 @@ class BytesBuilder {
   size_t size_ = 0;
 };
 
-/// A frame's payload as consecutive pieces; a single piece where nothing forces more.
-using Payload = absl::InlinedVector<SharedBytes, 2>;
+/// A frame's payload as consecutive pieces; a single piece where nothing forces more. In place:
+/// metadata, padding and rows.
+using Payload = absl::InlinedVector<SharedBytes, 3>;
 
 size_t PayloadBytes(const Payload& payload);
 
