@@ -38,6 +38,11 @@ void WriteBiasMetrics(const BiasTable& table, int64_t save_failures, MetricWrite
   }
 }
 
+void WriteRefusalMetrics(uint64_t num_refused, absl::string_view provider, MetricWriter& writer) {
+  writer.WriteCounter(Metric::kTransportErrors, static_cast<double>(num_refused),
+                      {provider, "join_refused"});
+}
+
 void WriteReplicaMetrics(const Roster::Replicas& fewest, MetricWriter& writer) {
   writer.WriteGauge(Metric::kExpertReplicasReady, static_cast<double>(fewest.usable));
   writer.WriteGauge(Metric::kExpertReplicasPlaced, static_cast<double>(fewest.placed));

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+
 #include "moebius/api/router_info.h"
 #include "moebius/telemetry/expert_load.h"
 #include "moebius/telemetry/registry.h"
@@ -22,6 +26,9 @@ void WriteExpertLoadMetrics(const ExpertLoadTable& load, ExpertDetail detail, Me
 
 /// The balancer's biases, and how often they could not be kept.
 void WriteBiasMetrics(const BiasTable& table, int64_t save_failures, MetricWriter& writer);
+
+/// Links of processes that were not let in, by the transport that `provider` names.
+void WriteRefusalMetrics(uint64_t num_refused, absl::string_view provider, MetricWriter& writer);
 
 /// Whether every expert can be reached.
 void WriteReplicaMetrics(const Roster::Replicas& fewest, MetricWriter& writer);

@@ -70,9 +70,11 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
     return status;
   }
 
-  // Logged here too, as the other process may be anybody's.
-  void NoteRefusal(absl::string_view name, absl::string_view address,
-                   const absl::Status& status) const {
+  uint64_t num_refused() const { return num_refused_.load(std::memory_order_relaxed); }
+
+  // Logged and counted here too, as the other process may be anybody's.
+  void NoteRefusal(absl::string_view name, absl::string_view address, const absl::Status& status) {
+    num_refused_.fetch_add(1, std::memory_order_relaxed);
     Notice(address, "refusal",
            absl::StrCat("refused ", name, " at ", address, ": ", status.message()));
   }
@@ -453,6 +455,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
   }
 
   const RosterOptions options_;
+  std::atomic<uint64_t> num_refused_{0};
   const Placement& placement_;
   std::atomic<uint64_t> version_{0};
   ListenerList listeners_;
@@ -484,6 +487,7 @@ void Roster::OnLinkRefused(const LinkFacts& facts, const absl::Status& reason) {
   impl_->NoteRefusal("a process", facts.remote, reason);
 }
 void Roster::OnPeerState(const PeerInfo& peer) { impl_->OnPeerState(peer); }
+uint64_t Roster::num_refused() const { return impl_->num_refused(); }
 std::optional<PeerId> Roster::ExpertPeer(ServiceId service) const {
   return impl_->PeerOf(Role::kExpert, service.value());
 }

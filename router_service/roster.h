@@ -73,6 +73,10 @@ class Roster final : public PeerWatcher, public PeerDirectory {
   ListenerId AddListener(std::function<void()> on_change) override;
   void RemoveListener(ListenerId id) override;
 
+  /// Links of processes that wanted to join and were refused, and links that were refused before
+  /// they said who they are, since the start. A process has a link for each lane.
+  uint64_t num_refused() const;
+
   /// What keeps the cluster from serving every request, in words; empty: nothing.
   std::vector<std::string> Missing() const;
   /// What keeps some request from being served, in words: an expert without a usable replica, an

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/status.h"
+#include "moebius/service/process.h"
 #include "moebius/service/rpc_port.h"
 
 namespace moebius {
@@ -28,10 +29,20 @@ absl::StatusOr<std::unique_ptr<RpcPorts>> RpcPorts::Start(const Options& options
   RpcServerOptions server;
   MOEBIUS_ASSIGN_OR_RETURN(server.listen, ParseAddress(options.public_listen));
   server.reflection = options.reflection;
+  server.on_refusal = options.on_refusal;
+  const uint64_t max_descriptors = MaxDescriptors();
+  const uint32_t wanted = server.max_connections;
+  BoundByDescriptors(max_descriptors, &server);
   server.max_message_bytes = MaxRouterRequestBytes(front.model_info(), options.max_forward_rows);
   RouterRpcOptions rpc;
   rpc.server = server;
   rpc.warnings = WarningsOf(options.config, server.listen, options.gate != nullptr);
+  if (server.max_connections < wanted) {
+    rpc.warnings.push_back(absl::StrCat(
+        "the public port takes ", server.max_connections, " connections instead of ", wanted,
+        ", for the process may have only ", max_descriptors,
+        " file descriptors; raise the hard limit (ulimit -Hn, LimitNOFILE of the unit)"));
+  }
   RouterRpcOptions operators = rpc;
   rpc.gate = options.gate;
   operators.blocking_threads = kOperatorsThreads;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ class RpcPorts {
     bool reflection = false;       // at the public port; the operators' always has it
     int64_t max_forward_rows = 0;  // decides the largest message, with the model
     ClientGate* gate = nullptr;    // of the public port; null: anybody may call
+    /// Connections that were closed at once, as RpcServerOptions::on_refusal; may be null.
+    std::function<void(const LogSource&, const std::string&)> on_refusal;
   };
 
   /// Of an address and a configuration, whether keys that are asked for travel in clear text beyond

@@ -194,6 +194,7 @@ class RouterServer final : public ServiceServer {
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
     provider_->WriteMetrics(writer);
     WriteReplicaMetrics(roster_.FewestReplicas(), writer);
+    WriteRefusalMetrics(roster_.num_refused(), provider_->name(), writer);
     writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
     MutexLock lock(mutex_);
     if (biases_ != nullptr) biases_->WriteMetrics(writer);
@@ -207,6 +208,7 @@ class RouterServer final : public ServiceServer {
     ports.public_listen = options_.router.grpc_listen;
     ports.reflection = options_.router.reflection;
     ports.max_forward_rows = options_.router.row_budget;
+    ports.on_refusal = NotingOfPeers();
     if (!options_.router.api_keys.empty()) {
       gate_ = std::make_unique<ClientGate>(options_.router.api_keys, Clock::Monotonic(), Noting());
       gate_->SetOnStranger(NotingOfPeers());

@@ -274,8 +274,10 @@ TRANSPORT = Dashboard(
                   "suspect or dead: see MoebiusTransportPeerDead.", stacked=True),
             Panel("Errors", "short",
                   ((rate("moebius_transport_errors_total", "reason"), "{reason}"),),
-                  "Links cut for what came over them or for silence, and peers that died.",
-                  "See MoebiusTransportErrors."),
+                  "Links cut for what came over them or for saying nothing, peers that left or "
+                  "died, and processes that were not let in.",
+                  "protocol, silent_link: see MoebiusTransportErrors. peer_died: "
+                  "MoebiusPeersUnsteady. join_refused: MoebiusJoinsRefused."),
             Panel("Computed again", "short",
                   ((rate("moebius_recomputed_total", "what"), "{what}"),),
                   "Work that went to another replica: each failover shows here.",

@@ -6,7 +6,11 @@
 #include <grpcpp/server_builder.h>
 
 #include <algorithm>
+#include <functional>
+#include <string>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "moebius/base/clock.h"
 #include "moebius/base/status.h"
@@ -20,6 +24,13 @@ constexpr absl::Duration kConnectionAge = absl::Minutes(10);       // gRPC adds 
 constexpr absl::Duration kConnectionAgeGrace = absl::Minutes(60);  // longer than any answer
 constexpr absl::Duration kConnectionIdle = absl::Minutes(30);
 constexpr absl::Duration kHandshakeLimit = absl::Seconds(2);
+
+// gRPC's of the socket, and the accept loop's own.
+constexpr uint64_t kDescriptorsPerConnection = 2;
+constexpr uint64_t kPublicShare = 2;  // one half
+constexpr uint64_t kAdminShare = 8;   // one eighth
+
+absl::string_view PortName(PortKind kind) { return kind == PortKind::kPublic ? "public" : "admin"; }
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -58,19 +69,40 @@ void Configure(const RpcServerOptions& options, grpc::ServerBuilder& builder) {
 
 }  // namespace
 
+void BoundByDescriptors(uint64_t max_descriptors, RpcServerOptions* options) {
+  const uint64_t share = options->kind == PortKind::kPublic ? kPublicShare : kAdminShare;
+  const uint64_t affordable =
+      std::max<uint64_t>(2, max_descriptors / share / kDescriptorsPerConnection);
+  options->max_connections =
+      static_cast<uint32_t>(std::min<uint64_t>(options->max_connections, affordable));
+  options->max_connections_per_address =
+      std::min(options->max_connections_per_address, options->max_connections / 2);
+}
+
 // The gRPC server's door, which has no port of its own.
 class RpcServer::Taker final : public ConnectionTaker {
  public:
   using Door = grpc::experimental::ExternalConnectionAcceptor;
-  explicit Taker(std::unique_ptr<Door> door) : door_(std::move(door)) {}
+  Taker(std::unique_ptr<Door> door, const RpcServerOptions& options)
+      : door_(std::move(door)),
+        limits_(absl::StrCat(" to the ", PortName(options.kind), " port at once: it takes ",
+                             options.max_connections, " connections, ",
+                             options.max_connections_per_address, " of one address")),
+        on_refusal_(options.on_refusal) {}
   void TakeConnection(OwnedFd socket) override {
     Door::NewConnectionParameters parameters;
     parameters.fd = socket.Release();
     door_->HandleNewConnection(&parameters);
   }
+  void OnConnectionRefused(const std::string& host) override {
+    if (!on_refusal_) return;
+    on_refusal_({host, "connection"}, absl::StrCat("closed a connection of ", host, limits_));
+  }
 
  private:
   const std::unique_ptr<Door> door_;
+  const std::string limits_;
+  const std::function<void(const LogSource&, const std::string&)> on_refusal_;
 };
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
@@ -90,8 +122,10 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
   builder.RegisterService(&health);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<RpcServer> rpc_server(new RpcServer(options.kind, health));
-  rpc_server->taker_ = std::make_unique<Taker>(builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials));
+  rpc_server->taker_ = std::make_unique<Taker>(
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials),
+      options);
   AcceptLoopOptions limits;
   limits.max_connections = options.max_connections;
   limits.max_connections_per_address = options.max_connections_per_address;
@@ -111,7 +145,7 @@ RpcServer::RpcServer(PortKind kind, HealthRpc& health) : kind_(kind), health_(he
 RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
 void RpcServer::WriteMetrics(MetricWriter& writer) const {
-  const absl::string_view port = kind_ == PortKind::kPublic ? "public" : "admin";
+  const absl::string_view port = PortName(kind_);
   const ConnectionFigures figures = connections();
   writer.WriteGauge(Metric::kRpcConnections, static_cast<double>(figures.open), {port});
   writer.WriteCounter(Metric::kRpcConnectionsRefused,

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,6 +13,7 @@
 
 #include "moebius/rpc/call_meter.h"
 #include "moebius/rpc/health_rpc.h"
+#include "moebius/telemetry/log_limit.h"
 #include "moebius/transport/address.h"
 #include "moebius/transport/grpc/accept_loop.h"
 #include "moebius/transport/grpc/tls.h"
@@ -40,7 +43,15 @@ struct RpcServerOptions {
   /// read more slowly, then ended.
   uint64_t max_memory_bytes = uint64_t{512} << 20;
   CallMeter* meter = nullptr;  // counts calls; outlives the server; null: nobody counts
+  /// A connection that was closed at once, a sentence for the log; may be null. From the port's
+  /// thread, as often as strangers like: whoever writes it bounds it by its source.
+  std::function<void(const LogSource&, const std::string&)> on_refusal;
 };
+
+/// Makes a port take no more connections than a process of so many descriptors can afford: each
+/// takes two, the public port has half of them, an admin port an eighth, and no address more than
+/// half of a port's. What is left is for peers, probes and scrapes. Raises nothing. Pure.
+void BoundByDescriptors(uint64_t max_descriptors, RpcServerOptions* options);
 
 inline constexpr uint64_t kMaxRpcMessageBytes = uint64_t{256} << 20;
 inline constexpr int32_t kMaxRpcMetadataBytes = 16 << 10;

@@ -22,6 +22,10 @@ namespace {
 // How often progress is told; what is loaded in less time needs none.
 constexpr absl::Duration kProgressInterval = absl::Milliseconds(200);
 
+constexpr absl::string_view kRefusalHint =
+    "compare what --print-config shows of both: the model folder, --span, --group-fill, "
+    "--attention-sum and --dtype must be the same";
+
 // A slot and the life of the router that gave it.
 struct GivenSlot {
   SlotAssignment slot;
@@ -218,7 +222,11 @@ class Joiner::Impl {
     }
     if (is_news) Notice(words);
     if (was_up) participant_.OnRouterDown(peer);
-    if (tell_refusal && options_.on_refused) options_.on_refused(peer.reason);
+    if (tell_refusal && options_.on_refused) {
+      // The router's hint does not travel with its refusal.
+      options_.on_refused(HintOf(peer.reason).empty() ? WithHint(peer.reason, kRefusalHint)
+                                                      : peer.reason);
+    }
   }
 
   bool IsRefusedByAll() const MOEBIUS_REQUIRES(mutex_) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -50,6 +51,8 @@ absl::Status DieWithParent(int64_t parent);
 
 /// Raises the soft limit of open files to the hard one: each peer takes six descriptors.
 void RaiseFileLimit();
+/// How many file descriptors this process may have.
+uint64_t MaxDescriptors();
 
 /// Writes one whole line to stdout, at once.
 void PrintLine(absl::string_view line);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "moebius/service/exit_status.h"
+#include "moebius/service/process.h"
 
 namespace moebius {
 
@@ -20,6 +21,7 @@ HealthSource SourceOf(Health& health) {
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcPort(
     const ServiceConfig& config, RpcServerOptions options, HealthRpc& health,
     const std::vector<grpc::Service*>& services) {
+  BoundByDescriptors(MaxDescriptors(), &options);
   options.tls = config.tls;
   options.allow_insecure = config.exposure == Exposure::kInsecureAllowed;
   auto server = RpcServer::Start(options, health, services);

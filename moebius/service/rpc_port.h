@@ -17,7 +17,8 @@ namespace moebius {
 /// outlives the source.
 HealthSource SourceOf(Health& health);
 
-/// A gRPC port with the TLS and the exposure of the configuration; `options` has the rest.
+/// A gRPC port with the TLS and the exposure of the configuration, bounded by what descriptors the
+/// process may have (BoundByDescriptors); `options` has the rest.
 /// RpcServer::Start has the refusals; a port that is taken carries kExitBind.
 absl::StatusOr<std::unique_ptr<RpcServer>> StartRpcPort(
     const ServiceConfig& config, RpcServerOptions options, HealthRpc& health,

@@ -186,7 +186,8 @@ constexpr MetricSpec kTable[] = {
     {kTransportLinks, "moebius_transport_links", kGauge, "", {"transport"},
      "Open links, those that have not said who they are included."},
     {kTransportErrors, "moebius_transport_errors_total", kCounter, "", {"transport", "reason"},
-     "Links cut for what came over them or for silence, and peers that died."},
+     "Links cut for what came over them or for saying nothing (silent_link), connected peers that left or died "
+     "(peer_died), and, at a router, links of processes that it did not let in (join_refused; a process has three)."},
     {kTransportRetries, "moebius_transport_retries_total", kCounter, "", {"transport"},
      "Dials of a peer after the first: it had gone, or did not answer."},
     {kTransportHeldBytes, "moebius_transport_held_bytes", kGauge, "bytes", {"transport", "what"},
@@ -220,7 +221,7 @@ constexpr MetricSpec kTable[] = {
     {kHttpConnectionsCut, "moebius_http_connections_cut_total", kCounter, "", {"reason"},
      "Connections to the HTTP port that were ended without an answer."},
     {kLogLines, "moebius_log_lines_total", kCounter, "", {"outcome"},
-     "Log lines: written, suppressed as repeats, or lost to a full queue."},
+     "Log lines: written, suppressed as repeats, or lost to a full queue or disk."},
     {kTraceSpansExported, "moebius_trace_spans_exported_total", kCounter, "", {},
      "Spans that a collector took; 0 without --trace-endpoint."},
     {kTraceSpansDropped, "moebius_trace_spans_dropped_total", kCounter, "", {"reason"},

@@ -216,6 +216,15 @@ TEST(LeadMeterTest, CountsAStepThatFailedForConservationAndAnswersThatAreNotExac
       << "a failed step has no assignments";
 }
 
+TEST(RefusalMetricsTest, ShowWhoWasNotLetIn) {
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { WriteRefusalMetrics(3, "grpc", writer); });
+  EXPECT_EQ(ValueOf(registry.Scrape(),
+                    "moebius_transport_errors_total{transport=\"grpc\",reason=\"join_refused\"}"),
+            3);
+}
+
 TEST(ExpertLoadMetricsTest, ShowTheTableOfTheRouter) {
   ExpertLoadTable table;
   table.layer_ids = {1, 2};

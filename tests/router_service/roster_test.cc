@@ -314,6 +314,7 @@ TEST_F(RosterTest, RefusesRoutersOtherHashesAndRanksWithoutAddress) {
   EXPECT_EQ(roster_->AdmitPeer(peer).code(), absl::StatusCode::kPermissionDenied);
   // Whatever port and name it comes with, it is one host's.
   ASSERT_EQ(notices().size(), 5u);
+  EXPECT_EQ(roster_->num_refused(), 5u);
   EXPECT_THAT(notices()[0], HasSubstr("refused stranger at 10.0.0.9:5: "));
   for (const LogSource& source : sources()) {
     EXPECT_EQ(source.peer, "10.0.0.9");

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -95,6 +97,15 @@ TEST(RpcServerTest, KeepsNoMoreConnectionsThanItsLimitAndCutsThoseThatSayNothing
   RpcServerOptions options = OnLoopback();
   options.max_connections = 5;
   options.max_connections_per_address = 3;
+  std::atomic<int> told{0};
+  options.on_refusal = [&told](const LogSource& source, const std::string& sentence) {
+    EXPECT_EQ(source.peer, "127.0.0.1");
+    EXPECT_EQ(source.kind, "connection");
+    EXPECT_EQ(sentence,
+              "closed a connection of 127.0.0.1 to the public port at once: it takes 5 "
+              "connections, 3 of one address");
+    ++told;
+  };
   const auto server = *RpcServer::Start(options, health, {});
   std::vector<OwnedFd> silent;
   for (int i = 0; i < 8; ++i) silent.push_back(ConnectTo(*server));
@@ -105,6 +116,7 @@ TEST(RpcServerTest, KeepsNoMoreConnectionsThanItsLimitAndCutsThoseThatSayNothing
     });
   };
   EXPECT_TRUE(figures_are(3, 5));
+  EXPECT_TRUE(WaitFor([&told] { return told == 5; }));
   // Two seconds are enough to say hello; then a caller finds room.
   EXPECT_TRUE(figures_are(0, 5));
   EXPECT_EQ(CodeOf(*server, "/grpc.health.v1.Health/Nothing"), grpc::StatusCode::UNIMPLEMENTED);
@@ -113,6 +125,21 @@ TEST(RpcServerTest, KeepsNoMoreConnectionsThanItsLimitAndCutsThoseThatSayNothing
       registry.AddCollector([&](MetricWriter& writer) { server->WriteMetrics(writer); });
   const std::string scrape = registry.Scrape();
   EXPECT_EQ(ValueOf(scrape, "moebius_rpc_connections_refused_total{port=\"public\"}"), 5);
+}
+
+TEST(RpcServerTest, TakesNoMoreConnectionsThanDescriptorsAllow) {
+  const auto bounded = [](uint64_t max_descriptors, PortKind kind) {
+    RpcServerOptions options;
+    options.kind = kind;
+    BoundByDescriptors(max_descriptors, &options);
+    return std::pair(options.max_connections, options.max_connections_per_address);
+  };
+  EXPECT_EQ(bounded(200, PortKind::kPublic), std::pair(50u, 25u));
+  EXPECT_EQ(bounded(200, PortKind::kAdmin), std::pair(12u, 6u));
+  EXPECT_EQ(bounded(3, PortKind::kPublic), std::pair(2u, 1u)) << "one caller at least";
+  EXPECT_EQ(bounded(4096, PortKind::kPublic), std::pair(1024u, 512u));
+  EXPECT_EQ(bounded(~uint64_t{0}, PortKind::kPublic), std::pair(1024u, 512u)) << "raises nothing";
+  EXPECT_EQ(bounded(~uint64_t{0}, PortKind::kAdmin), std::pair(1024u, 512u));
 }
 
 TEST(RpcServerTest, KeepsToThisHostWithoutTls) {

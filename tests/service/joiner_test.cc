@@ -294,6 +294,7 @@ TEST_F(JoinerTest, AnotherConfigurationIsRefusedForGoodShowingBoth) {
   EXPECT_EQ(refusal_.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refusal_.message()), HasSubstr("router's hash"));
   EXPECT_THAT(std::string(refusal_.message()), HasSubstr("own hash"));
+  EXPECT_THAT(HintOf(refusal_), HasSubstr("--print-config"));
 }
 
 TEST_F(JoinerTest, HoldsWhatAllItsRoutersAskForAndReportsToEach) {

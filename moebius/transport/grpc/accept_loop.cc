@@ -163,7 +163,7 @@ void AcceptLoop::Accept(int listener) {
 }
 
 void AcceptLoop::Adopt(OwnedFd socket, const RemoteAddress& remote) {
-  if (!table_.HasRoomFor(remote.host)) return;
+  if (!table_.HasRoomFor(remote.host)) return taker_.OnConnectionRefused(remote.host);
   const uint64_t generation = taker_.PrepareConnection();
   const int on = 1;
   setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,8 @@ class ConnectionTaker {
   /// A connection is about to be taken; returns a number under which the table counts it.
   virtual uint64_t PrepareConnection() { return 0; }
   virtual void TakeConnection(OwnedFd socket) = 0;
+  /// A connection of `host` was closed at once, as the table has no room for it.
+  virtual void OnConnectionRefused(const std::string& /*host*/) {}
   /// After each turn.
   virtual void OnTurn() {}
   /// The loop accepts no more: may it end?
