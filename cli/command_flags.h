@@ -35,6 +35,7 @@ struct NumericsFlags {
   std::optional<std::string>* span;
   std::optional<std::string>* group_fill;
   std::optional<std::string>* attention_sum;
+  std::optional<std::string>* attention_layout;
   std::optional<std::string>* dtype;
 };
 void AddNumericsFlags(CLI::App& command, const NumericsFlags& flags, const char* dtype_description);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The per-degree sum over N ranks: near the definition in fp64 for every N and method, the same
-// bits on repeat, whatever the chunks and the company, and two live buffers.
+// The per-degree sum over N ranks: near the definition in fp64 for every N, method and layout, the
+// same bits on repeat, whatever the chunks and the company, and two live buffers.
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,11 +29,18 @@ using testing::TestSession;
 constexpr int64_t kSpan = 32;
 constexpr int32_t kRanks[] = {1, 2, 3, 4, 5, 8};
 
-AttentionCase MakeCase(const std::string& name) {
-  AttentionCase model = MakeCaseWithOpenHeads(name, kSpan);
+using Case = std::tuple<std::string, AttentionLayout>;
+
+// Zigzag with one block in a span, the others with two.
+AttentionCase MakeCase(const std::string& name, AttentionLayout layout = AttentionLayout::kZigzag) {
+  const bool is_zigzag = layout == AttentionLayout::kZigzag;
+  AttentionCase model = MakeCaseWithOpenHeads(name, is_zigzag ? kSpan : 2 * kSpan);
+  model.facts.key_block = kSpan;
   model.facts.sum = AttentionSum::kPerDegree;
+  model.facts.layout = layout;
   return model;
 }
+AttentionCase MakeCase(const Case& of) { return MakeCase(std::get<0>(of), std::get<1>(of)); }
 
 double LargestDifference(Bf16Rows a, Bf16Rows b) {
   double largest = 0;
@@ -44,7 +52,7 @@ double LargestDifference(Bf16Rows a, Bf16Rows b) {
   return largest;
 }
 
-class PerDegreeTest : public ::testing::TestWithParam<std::string> {};
+class PerDegreeTest : public ::testing::TestWithParam<Case> {};
 
 // With and without keys that were there before; some prompts are many units of 2N spans, others
 // less than one.
@@ -223,9 +231,90 @@ TEST_P(PerDegreeTest, IsNearTheCanonicalSumInDecodeAndDependsOnTheRanks) {
   EXPECT_TRUE(differs);  // else the setting was ignored
 }
 
+std::string NameOf(const ::testing::TestParamInfo<Case>& info) {
+  return absl::StrCat(std::get<0>(info.param), "_", AttentionLayoutName(std::get<1>(info.param)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, PerDegreeTest,
-                         ::testing::Values("gqa", "mqa", "mha", "mla", "mla_yarn"),
-                         [](const auto& info) { return info.param; });
+                         ::testing::Combine(::testing::Values("gqa", "mqa", "mha", "mla",
+                                                              "mla_yarn"),
+                                            ::testing::Values(AttentionLayout::kZigzag)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Layouts, PerDegreeTest,
+                         ::testing::Combine(::testing::Values("gqa", "mla"),
+                                            ::testing::Values(AttentionLayout::kContiguous,
+                                                              AttentionLayout::kStriped)),
+                         NameOf);
+
+// Every score is the same and a value says which key it is of, modulo its width, so that a row
+// counts the keys of each residue: one that is dropped, met twice or met by the wrong row is seen.
+TEST(PerDegreePositionTest, EveryRowMeetsEveryKeyBeforeItOnce) {
+  constexpr int64_t kLength = 280;
+  for (const AttentionLayout layout : kAttentionLayouts) {
+    AttentionCase model = MakeCase("gqa", layout);
+    const int64_t width = model.facts.hidden_size;
+    const AttentionConfig& config = model.facts.config;
+    for (AttentionLayerWeights& layer : model.layers) {
+      for (RowBatch<Bf16>* matrix : {&layer.q.bf16(), &layer.k.bf16(), &layer.v.bf16()}) {
+        const MutableBf16Rows rows = matrix->rows();
+        for (int64_t r = 0; r < rows.num_rows; ++r) std::fill_n(rows.row(r), width, Bf16{});
+      }
+      // A value is the row's first elements.
+      for (int64_t r = 0; r < layer.v.bf16().num_rows(); ++r) {
+        layer.v.bf16().rows().row(r)[r % config.v_head_dim] = ToBf16(1.0f);
+      }
+    }
+    for (const int32_t num_ranks : kRanks) {
+      LocalRanks ranks(model, num_ranks);
+      for (const AttentionMethod method : kAttentionMethods) {
+        const bool is_2d = method == AttentionMethod::k2d;
+        if (method == AttentionMethod::kLocal || (is_2d && num_ranks % 4 != 0)) continue;
+        TestSession session = MakeTestSession(1, kLength, kLength - 30, width);
+        session.method = method;
+        if (method == AttentionMethod::kUlysses) session.ulysses_ranks = num_ranks;
+        if (is_2d) session.ulysses_ranks = 2;
+        for (int64_t p = 0; p < kLength; ++p) {
+          Bf16* row = session.rows.rows().row(p);
+          std::fill_n(row, width, Bf16{});
+          row[p % config.v_head_dim] = ToBf16(1.0f);
+        }
+        const RowBatch<Bf16> found = RunAll(*ranks.group, std::move(session), {100, 77, 150});
+        std::vector<double> counts(static_cast<size_t>(config.v_head_dim));
+        for (int64_t p = 0; p < kLength; ++p) {
+          ++counts[static_cast<size_t>(p % config.v_head_dim)];
+          for (int64_t c = 0; c < width; ++c) {
+            // The sum is exact and the quotient rounded to bf16; a key is a twelfth and more.
+            const double mean =
+                counts[static_cast<size_t>(c % config.v_head_dim)] / static_cast<double>(p + 1);
+            ASSERT_NEAR(ToFloat(found.rows().row(p)[c]), mean, 0x1p-8 * mean)
+                << AttentionLayoutName(layout) << ", " << AttentionMethodName(method) << " over "
+                << num_ranks << " ranks, row " << p;
+          }
+        }
+      }
+    }
+  }
+}
+
+// A shard of a prompt of so many positions is one span, of a whole contiguous unit, or a block.
+TEST(PerDegreeFiguresTest, HoldTwoBuffersUnderEveryLayout) {
+  for (const AttentionLayout layout : {AttentionLayout::kContiguous, AttentionLayout::kStriped}) {
+    const AttentionCase model = MakeCase("gqa", layout);
+    const bool is_striped = layout == AttentionLayout::kStriped;
+    for (const int32_t num_ranks : {2, 3, 5, 8}) {
+      LocalRanks ranks(model, num_ranks);
+      const int64_t length =
+          num_ranks * (is_striped ? model.facts.key_block : model.facts.span) - 3;
+      RunAll(*ranks.group, MakeTestSession(1, length, length, model.facts.hidden_size), {length});
+      for (int32_t rank = 0; rank < num_ranks; ++rank) {
+        const ShardFigures figures = ranks.group->rank(rank).shard_figures();
+        EXPECT_EQ(figures.rounds, num_ranks);
+        EXPECT_LE(figures.max_foreign_spans, 2);
+        EXPECT_EQ(figures.spans_received, num_ranks - 1);
+      }
+    }
+  }
+}
 
 // A shard of a prompt of one unit is two spans.
 TEST(PerDegreeFiguresTest, HoldTwoBuffersWhateverTheNumberOfRanks) {
@@ -260,22 +349,27 @@ TEST(PerDegreeFiguresTest, ReturnOneStateOfEachRankForAGeneratedRow) {
 
 // No rank holds more than two blocks above its share, and all is given back.
 TEST(PerDegreeFiguresTest, KeepTheShareOfEachRankAndGiveItBack) {
-  const AttentionCase model = MakeCase("mqa");
-  for (const int32_t num_ranks : {2, 3, 4, 8}) {
-    LocalRanks ranks(model, num_ranks);
-    for (const int64_t prompt : {1, 2, 5, 31, 32, 33, 100, 255, 256, 257, 300}) {
-      for (const int64_t length : {prompt, prompt + 1, prompt + 40, prompt + 200}) {
-        TestSession session =
-            MakeTestSession(static_cast<uint64_t>(prompt), length, prompt, model.facts.hidden_size);
-        RunTestStep(*ranks.group, {&session}, {length});
-        const int64_t share = (length + num_ranks * kSpan - 1) / (num_ranks * kSpan);
-        for (int32_t rank = 0; rank < num_ranks; ++rank) {
-          EXPECT_LE(ranks.group->rank(rank).usage().used_blocks, share + 2)
-              << num_ranks << " ranks, " << prompt << " of " << length;
-        }
-        ranks.group->EndSession(session.id);
-        for (int32_t rank = 0; rank < num_ranks; ++rank) {
-          EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, 0);
+  for (const AttentionLayout layout : kAttentionLayouts) {
+    const AttentionCase model = MakeCase("mqa", layout);
+    for (const int32_t num_ranks : {2, 3, 4, 8}) {
+      LocalRanks ranks(model, num_ranks);
+      for (const int64_t prompt : {1, 2, 5, 31, 32, 33, 100, 255, 256, 257, 300}) {
+        for (const int64_t length : {prompt, prompt + 1, prompt + 40, prompt + 200}) {
+          TestSession session = MakeTestSession(static_cast<uint64_t>(prompt), length, prompt,
+                                                model.facts.hidden_size);
+          RunTestStep(*ranks.group, {&session}, {length});
+          const int64_t unit = num_ranks * model.facts.span;
+          const int64_t share =
+              (length + unit - 1) / unit * (model.facts.span / model.facts.key_block);
+          for (int32_t rank = 0; rank < num_ranks; ++rank) {
+            EXPECT_LE(ranks.group->rank(rank).usage().used_blocks, share + 2)
+                << AttentionLayoutName(layout) << ", " << num_ranks << " ranks, " << prompt
+                << " of " << length;
+          }
+          ranks.group->EndSession(session.id);
+          for (int32_t rank = 0; rank < num_ranks; ++rank) {
+            EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, 0);
+          }
         }
       }
     }
