@@ -118,7 +118,7 @@ absl::Status CheckGreeting(const Greeting& own, const Greeting& other,
             : "give every process the same model folder");
   };
   if (own.config_hash != other.config_hash) {
-    const absl::Status status = refuse("the configuration", own.config_hash, other.config_hash);
+    absl::Status status = refuse("the configuration", own.config_hash, other.config_hash);
     const auto found = std::find_if(near.begin(), near.end(), [&](const NearConfig& config) {
       return config.config_hash == other.config_hash;
     });
