@@ -102,7 +102,8 @@ double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 ///   Ulysses, 2-D         keys: (seen positions − own positions / U) / N · w · Σ_u |KV(u)| / Hkv
 /// per-degree with a window a rank is sent the keys before its ranges that their windows reach.
 /// per-degree the new tokens are cut as a prompt of their own (shard_ranges.h), and cached keys are
-/// shared evenly. The slowest rank's causal work without a cache is that of a mean one times 2 −
+/// shared evenly; a rank whose rows see its own keys alone is sent none, which is not counted. The
+/// slowest rank's causal work without a cache is that of a mean one times 2 −
 /// 1/N under contiguous, about 1 under zigzag and, from some blocks for each rank on, striped. A
 /// latent counts as one KV head that every rank needs. Without keys in the cache 2-D's formula is
 /// exact; cached keys of the own group are counted as if they came across the groups.
