@@ -13,7 +13,8 @@ AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint) {
           .num_layers = checkpoint.config().num_layers,
           .span = checkpoint.numerics().span,
           .key_block = checkpoint.numerics().key_block,
-          .sum = *ParseAttentionSum(checkpoint.numerics().attention_sum)};
+          .sum = *ParseAttentionSum(checkpoint.numerics().attention_sum),
+          .layout = *ParseAttentionLayout(checkpoint.numerics().attention_layout)};
 }
 
 absl::Status ValidateAttentionFacts(const AttentionFacts& facts) {

@@ -23,6 +23,7 @@ struct AttentionFacts {
   int64_t span = 1024;
   int64_t key_block = 128;
   AttentionSum sum = AttentionSum::kCanonical;
+  AttentionLayout layout = AttentionLayout::kZigzag;  // per-degree
 
   KeyWindow WindowOf(int64_t layer) const { return {config.WindowOf(layer)}; }
 };
@@ -31,7 +32,7 @@ AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);
 
 /// How so many ranks cut every session.
 inline SpanGeometry GeometryOf(const AttentionFacts& facts, int32_t num_ranks) {
-  return {facts.span, facts.key_block, facts.sum, num_ranks};
+  return {facts.span, facts.key_block, facts.sum, num_ranks, facts.layout};
 }
 
 /// INVALID_ARGUMENT or UNIMPLEMENTED in words when attention of these facts cannot be computed.

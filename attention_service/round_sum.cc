@@ -125,7 +125,7 @@ void RoundSum::PlanRing() {
 // One session's shard of `holder`, in rounds that keep to the bounds of a message.
 void RoundSum::AppendRing(SessionPart part, int32_t holder) {
   const int64_t span_bytes =
-      compute_.geometry().span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
+      compute_.geometry().max_span() * layout_.row_width() * static_cast<int64_t>(sizeof(Bf16));
   const auto max_spans = static_cast<size_t>(
       std::clamp<int64_t>(kMaxExchangeBytes / span_bytes, 1, kMaxExchangeParts));
   const int32_t session_index = rows_.rows[part.begin].session_index;

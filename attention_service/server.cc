@@ -18,6 +18,7 @@
 #include "moebius/model/checkpoint.h"
 #include "moebius/model/packed_cache.h"
 #include "moebius/model/quantization.h"
+#include "moebius/service/near_configs.h"
 #include "moebius/service/participant_process.h"
 #include "moebius/service/weight_report.h"
 
@@ -100,6 +101,7 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
     process.flags = options_.flags;
     process.config = options_.config;
     process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
+    process.near_configs = NearConfigsOf(checkpoint_->numerics(), checkpoint_->model_hash());
     process.limits = ExchangeShape::Of(AttentionFactsOf(*checkpoint_), 1, kMaxRowBudget)
                          .Widen(BuildClusterLimits(checkpoint_->config()));
     process.dtype = AttentionWeightTypes(checkpoint_->match().parameters);

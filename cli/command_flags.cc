@@ -51,6 +51,8 @@ void AddNumericsFlags(CLI::App& command, const NumericsFlags& flags,
                           "neg-inf or zero; changes the answer"},
                          {"Numerics", "--attention-sum", "WAY", flags.attention_sum,
                           "canonical or per-degree; changes the answer"},
+                         {"Numerics", "--attention-layout", "LAYOUT", flags.attention_layout,
+                          "Of per-degree: zigzag, contiguous or striped; changes the answer"},
                          {"Numerics", "--dtype", "TYPE", flags.dtype, dtype_description}});
 }
 

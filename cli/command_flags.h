@@ -35,8 +35,15 @@ struct NumericsFlags {
   std::optional<std::string>* span;
   std::optional<std::string>* group_fill;
   std::optional<std::string>* attention_sum;
+  std::optional<std::string>* attention_layout;
   std::optional<std::string>* dtype;
 };
+/// Of a command whose flags have these names.
+template <typename Flags>
+NumericsFlags NumericsFlagsOf(Flags& flags) {
+  return {&flags.span, &flags.group_fill, &flags.attention_sum, &flags.attention_layout,
+          &flags.dtype};
+}
 void AddNumericsFlags(CLI::App& command, const NumericsFlags& flags, const char* dtype_description);
 
 /// A flag that may be repeated; each time it takes one value. `flag.value` plays no part.

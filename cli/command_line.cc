@@ -157,7 +157,7 @@ void AddGenerate(CommandLine& line) {
        {"Machine", "--chunk", "N", &flags.chunk, "Prompt tokens in one step, 1 to 512"},
        {"Machine", "--expert-pipelines", "N", &flags.expert_pipelines,
         "Cut the experts into so many parts; the answer stays the same"}});
-  AddNumericsFlags(command, {&flags.span, &flags.group_fill, &flags.attention_sum, &flags.dtype},
+  AddNumericsFlags(command, NumericsFlagsOf(flags),
                    "bf16: round F16 or F32 weights, which are refused otherwise");
   AddPackedCacheFlags(command, &flags.packed_cache);
   AddCapacityFlags(command, &flags.capacity);
@@ -210,8 +210,7 @@ void AddServe(CommandLine& line) {
        {"Machine", "--kv-budget", "BYTES", &flags.kv_budget,
         "Memory of all KV pools together, as 512MiB"},
        {"Machine", "--log-dir", "DIR", &flags.log_dir, "A file for each process; a new folder"}});
-  AddNumericsFlags(command, {&flags.span, &flags.group_fill, &flags.attention_sum, &flags.dtype},
-                   "bf16: round F16 or F32 weights");
+  AddNumericsFlags(command, NumericsFlagsOf(flags), "bf16: round F16 or F32 weights");
   command.add_flag("--insecure", flags.insecure, "--listen beyond this host without --certs")
       ->group("Cluster");
   AddPackedCacheFlags(command, &flags.packed_cache);

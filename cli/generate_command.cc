@@ -144,6 +144,7 @@ absl::Status ParseNode(const GenerateFlags& flags, EmbeddedOptions* node) {
         *flags.group_fill == "zero" ? GroupFill::kZero : GroupFill::kNegativeInfinity;
   }
   node->attention_sum = flags.attention_sum;
+  node->attention_layout = flags.attention_layout;
   if (flags.dtype.has_value()) {
     if (*flags.dtype != "bf16") {
       return absl::InvalidArgumentError(
@@ -197,6 +198,7 @@ absl::Status CheckWhoAnswers(const GenerateFlags& flags) {
       {"--span", flags.span.has_value()},
       {"--group-fill", flags.group_fill.has_value()},
       {"--attention-sum", flags.attention_sum.has_value()},
+      {"--attention-layout", flags.attention_layout.has_value()},
       {"--dtype", flags.dtype.has_value()},
       {"--kv-budget", flags.kv_budget.has_value()},
       {"--chunk", flags.chunk.has_value()},
@@ -266,6 +268,9 @@ std::string FormatReproduceLine(const GenerateFlags& flags, const std::vector<in
   if (flags.group_fill.has_value()) absl::StrAppend(&line, " --group-fill ", *flags.group_fill);
   if (flags.attention_sum.has_value()) {
     absl::StrAppend(&line, " --attention-sum ", *flags.attention_sum);
+  }
+  if (flags.attention_layout.has_value()) {
+    absl::StrAppend(&line, " --attention-layout ", *flags.attention_layout);
   }
   if (flags.dtype.has_value()) absl::StrAppend(&line, " --dtype ", *flags.dtype);
   for (const auto& [flag, value] : NamesOf(flags.capacity)) {

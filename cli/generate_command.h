@@ -47,6 +47,7 @@ struct GenerateFlags {
   std::optional<std::string> span;
   std::optional<std::string> group_fill;
   std::optional<std::string> attention_sum;
+  std::optional<std::string> attention_layout;
   std::optional<std::string> dtype;
   std::optional<std::string> kv_budget;
   std::optional<std::string> chunk;

@@ -63,6 +63,15 @@ absl::Status ReadAll(
 absl::Status ReadSum(const PlanAttentionFlags& flags, CostOptions* options) {
   options->sum =
       flags.return_bytes.has_value() ? AttentionSum::kPerDegree : AttentionSum::kCanonical;
+  if (flags.attention_layout.has_value()) {
+    const std::optional<AttentionLayout> layout = ParseAttentionLayout(*flags.attention_layout);
+    if (!layout.has_value()) {
+      return AsUsageError(absl::InvalidArgumentError(
+          absl::StrCat("--attention-layout is \"", *flags.attention_layout,
+                       "\", it must be zigzag, contiguous or striped")));
+    }
+    options->layout = *layout;
+  }
   if (!flags.attention_sum.has_value()) return absl::OkStatus();
   const std::optional<AttentionSum> sum = ParseAttentionSum(*flags.attention_sum);
   if (!sum.has_value()) {
@@ -107,7 +116,10 @@ absl::StatusOr<AttentionFacts> ReadHeads(const PlanAttentionFlags& flags,
     inputs->heads = HeadsOf(facts.config);
     inputs->options.span = facts.span;
     const bool is_given = flags.attention_sum.has_value() || flags.return_bytes.has_value();
+    inputs->options.key_block = facts.key_block;
     if (!is_given) inputs->options.sum = facts.sum;
+    const bool is_per_degree = inputs->options.sum == AttentionSum::kPerDegree;
+    if (is_per_degree && !flags.attention_layout.has_value()) inputs->options.layout = facts.layout;
   }
   AttentionHeads& heads = inputs->heads;
   MOEBIUS_RETURN_IF_ERROR(
@@ -120,6 +132,9 @@ absl::StatusOr<AttentionFacts> ReadHeads(const PlanAttentionFlags& flags,
                {"--span", &flags.span}},
               {&heads.query_heads, &heads.kv_heads, &heads.head_dim, &heads.value_dim,
                &heads.element_bytes, &heads.window, &inputs->options.span}));
+  if (flags.span.has_value() || !flags.model.has_value()) {
+    inputs->options.key_block = std::min<int64_t>(128, inputs->options.span);
+  }
   if (flags.model.has_value()) return facts;
   if (!flags.query_heads.has_value()) {
     return AsUsageError(absl::InvalidArgumentError("give --model, or --query-heads and the rest"));
@@ -204,12 +219,15 @@ void PrintPlan(const AttentionChoice& choice, const AttentionPlanInputs& inputs)
   }
   const std::string window =
       inputs.heads.window > 0 ? absl::StrCat(" in windows of ", inputs.heads.window) : "";
+  const std::string sum =
+      inputs.options.sum == AttentionSum::kPerDegree
+          ? absl::StrCat("per-degree sum, ", AttentionLayoutName(inputs.options.layout))
+          : "canonical sum";
   absl::PrintF(
-      "\n%d new tokens over %d keys%s, %s sum; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
+      "\n%d new tokens over %d keys%s, %s; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
       "message%s\n",
-      inputs.work.new_tokens, inputs.work.keys(), window, AttentionSumName(inputs.options.sum),
-      inputs.rates.flops, inputs.rates.bandwidth, inputs.rates.latency,
-      inputs.is_measured ? " (measured here)" : "");
+      inputs.work.new_tokens, inputs.work.keys(), window, sum, inputs.rates.flops,
+      inputs.rates.bandwidth, inputs.rates.latency, inputs.is_measured ? " (measured here)" : "");
 }
 
 }  // namespace
@@ -236,11 +254,15 @@ Json AttentionPlanToJson(const AttentionChoice& choice, const AttentionPlanInput
                              {"cached_tokens", Json::Integer(inputs.work.cached_tokens)},
                              {"window", Json::Integer(inputs.heads.window)},
                              {"span", Json::Integer(inputs.options.span)}});
-  return Json::Object({{"choice", Json::String(AttentionMethodName(choice.method))},
-                       {"reason", Json::String(choice.reason)},
-                       {"attention_sum", Json::String(AttentionSumName(inputs.options.sum))},
-                       {"methods", Json::Object(std::move(methods))},
-                       {"inputs", std::move(given)}});
+  Json json = Json::Object({{"choice", Json::String(AttentionMethodName(choice.method))},
+                            {"reason", Json::String(choice.reason)},
+                            {"attention_sum", Json::String(AttentionSumName(inputs.options.sum))},
+                            {"methods", Json::Object(std::move(methods))},
+                            {"inputs", std::move(given)}});
+  if (inputs.options.sum == AttentionSum::kPerDegree) {
+    json.Set("attention_layout", Json::String(AttentionLayoutName(inputs.options.layout)));
+  }
+  return json;
 }
 
 void AddPlan(CLI::App& app, PlanAttentionFlags& flags) {
@@ -269,6 +291,8 @@ void AddPlan(CLI::App& app, PlanAttentionFlags& flags) {
        {"Cluster", "--latency", "SECONDS", &flags.latency,
         "Of a message; 0, or measured with the bandwidth"},
        {"Numerics", "--attention-sum", "WAY", &flags.attention_sum, "canonical or per-degree"},
+       {"Numerics", "--attention-layout", "LAYOUT", &flags.attention_layout,
+        "Of per-degree: zigzag, contiguous or striped; the model's, or zigzag"},
        {"Numerics", "--span", "N", &flags.span, "Keys of a span; the model's, or 1024"},
        {"Numerics", "--return-bytes", "N", &flags.return_bytes,
         "Bytes of a returned partial's element; implies per-degree; 4"}});

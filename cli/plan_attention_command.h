@@ -20,7 +20,8 @@ struct PlanAttentionFlags {
   std::optional<std::string> model;
   std::optional<std::string> context, new_tokens, cached_tokens;
   std::optional<std::string> query_heads, kv_heads, head_dim, value_dim, bytes, window;
-  std::optional<std::string> ranks, ulysses_ranks, span, attention_sum, return_bytes;
+  std::optional<std::string> ranks, ulysses_ranks, span, return_bytes;
+  std::optional<std::string> attention_sum, attention_layout;
   std::optional<std::string> flops, bandwidth, latency;
   bool json = false;
 };
@@ -41,8 +42,8 @@ struct AttentionPlanInputs {
   bool is_measured = false;  // a rate that was not given, on this host
 };
 
-/// {"choice", "reason", "attention_sum", "methods": {name: {seconds, bytes, exposed_seconds,
-/// memory_bytes, ranks, …}}, "inputs"}.
+/// {"choice", "reason", "attention_sum", per-degree "attention_layout", "methods": {name: {seconds,
+/// bytes, exposed_seconds, memory_bytes, ranks, …}}, "inputs"}.
 Json AttentionPlanToJson(const AttentionChoice& choice, const AttentionPlanInputs& inputs);
 
 }  // namespace moebius

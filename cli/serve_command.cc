@@ -85,6 +85,7 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
   PassOn("--span", flags.span, &options.model_flags);
   PassOn("--group-fill", flags.group_fill, &options.model_flags);
   PassOn("--attention-sum", flags.attention_sum, &options.model_flags);
+  PassOn("--attention-layout", flags.attention_layout, &options.model_flags);
   PassOn("--dtype", flags.dtype, &options.model_flags);
   PassOn("--tier", flags.tier, &options.model_flags);
   PassOn("--transport", flags.transport, &options.model_flags);

@@ -22,6 +22,7 @@ struct ServeFlags {
   std::optional<std::string> span;
   std::optional<std::string> group_fill;
   std::optional<std::string> attention_sum;
+  std::optional<std::string> attention_layout;
   std::optional<std::string> dtype;
   std::optional<std::string> tier;
   std::optional<std::string> chunk;

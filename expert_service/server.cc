@@ -16,6 +16,7 @@
 #include "moebius/model/checkpoint.h"
 #include "moebius/model/packed_cache.h"
 #include "moebius/model/quantization.h"
+#include "moebius/service/near_configs.h"
 #include "moebius/service/participant_process.h"
 #include "moebius/service/weight_report.h"
 
@@ -105,6 +106,7 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
     process.flags = options_.flags;
     process.config = options_.config;
     process.greeting = BuildGreeting(options_.flags, options_.config, *checkpoint_);
+    process.near_configs = NearConfigsOf(checkpoint_->numerics(), checkpoint_->model_hash());
     process.dtype = FeedForwardWeightTypes(checkpoint_->match().parameters);
     process.limits = BuildClusterLimits(checkpoint_->config());
     process.write_metrics = [this](MetricWriter& writer) { WriteMetrics(writer); };

@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<const Checkpoint>> OpenCheckpoint(const EmbeddedO
   checkpoint_options.numerics.span = options.span;
   checkpoint_options.numerics.group_fill = options.group_fill;
   checkpoint_options.numerics.attention_sum = options.attention_sum;
+  checkpoint_options.numerics.attention_layout = options.attention_layout;
   return Checkpoint::Open(options.model_path, checkpoint_options);
 }
 

@@ -38,13 +38,14 @@ struct LoadProgress {
 
 /// What an embedded node is told; zero or unset means the default named beside the field.
 struct EmbeddedOptions {
-  std::string model_path;                    // a Hugging Face folder
-  std::string config_file;                   // read instead of the folder's config.json
-  int num_threads = 0;                       // DefaultNumThreads()
-  std::optional<Tier> tier;                  // the best of this host
-  std::optional<int32_t> span;               // moebius.json, else the default of NumericsConfig
-  std::optional<GroupFill> group_fill;       // the same
-  std::optional<std::string> attention_sum;  // "canonical", "per-degree"; the same
+  std::string model_path;                       // a Hugging Face folder
+  std::string config_file;                      // read instead of the folder's config.json
+  int num_threads = 0;                          // DefaultNumThreads()
+  std::optional<Tier> tier;                     // the best of this host
+  std::optional<int32_t> span;                  // moebius.json, else the default of NumericsConfig
+  std::optional<GroupFill> group_fill;          // the same
+  std::optional<std::string> attention_sum;     // "canonical", "per-degree"; the same
+  std::optional<std::string> attention_layout;  // "zigzag", "contiguous", "striped"; the same
   bool convert_to_bf16 = false;     // accept F16 and F32 weights by rounding them (--dtype=bf16)
   int64_t row_budget = 512;         // rows of one step
   int64_t chunk_rows = 0;           // rows of one prompt in one step; 0: the row budget

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -54,7 +55,7 @@ absl::Status RejectedByCapacity(const RejectedRow& rejected, absl::string_view w
 }
 
 Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity,
-                            int32_t per_degree_ranks) {
+                            const PerDegreeSum& per_degree) {
   Exactness exactness;
   exactness.dropped = effects.dropped;
   exactness.rerouted = effects.rerouted;
@@ -70,10 +71,13 @@ Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& cap
                                              *effects.bias_version,
                                              ", in force instead of the checkpoint's"));
   }
-  if (per_degree_ranks > 0) {
-    exactness.reasons.push_back(absl::StrCat("attention summed per degree over ", per_degree_ranks,
-                                             per_degree_ranks == 1 ? " rank" : " ranks",
-                                             ": its bits depend on the ranks"));
+  if (per_degree.num_ranks > 0) {
+    const std::string layout = per_degree.layout == AttentionLayout::kZigzag
+                                   ? ""
+                                   : absl::StrCat(", ", AttentionLayoutName(per_degree.layout));
+    exactness.reasons.push_back(absl::StrCat(
+        "attention summed per degree over ", per_degree.num_ranks,
+        per_degree.num_ranks == 1 ? " rank" : " ranks", layout, ": its bits depend on the ranks"));
   }
   return exactness;
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 #include "moebius/api/generate.h"
+#include "moebius/attention/attention_layout.h"
 #include "moebius/attention/step_plan.h"
 #include "moebius/routing/capacity.h"
 #include "router_service/ports.h"
@@ -25,9 +28,14 @@ RowsOutcome OutcomeOf(const StepResult& result, const SessionRows& rows);
 /// The failure of a row that a capacity rejected, `what` names it: "position 7", "row 3".
 absl::Status RejectedByCapacity(const RejectedRow& rejected, absl::string_view what);
 
-/// What an answer says of what happened to its rows; exact where nothing did. `per_degree_ranks`:
-/// attention ranks of the per-degree sum, whose bits depend on them; 0: the sum is canonical. Pure.
+/// The per-degree sum of attention, whose bits depend on all of this.
+struct PerDegreeSum {
+  int32_t num_ranks = 0;  // attention ranks; 0: the sum is canonical
+  AttentionLayout layout = AttentionLayout::kZigzag;
+};
+
+/// What an answer says of what happened to its rows; exact where nothing did. Pure.
 Exactness DescribeExactness(const RowEffects& effects, const CapacityPolicy& capacity,
-                            int32_t per_degree_ranks = 0);
+                            const PerDegreeSum& per_degree = {});
 
 }  // namespace moebius

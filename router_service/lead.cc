@@ -159,7 +159,7 @@ class Lead::Impl {
                                                      request, tokenizer_, stream, clock_.Now()));
       submitted_.back()->SetLog(log_);
       submitted_.back()->SetCapacity(options_.capacity);
-      submitted_.back()->SetPerDegreeRanks(options_.per_degree_ranks);
+      submitted_.back()->SetPerDegreeSum(options_.per_degree);
       if (log_ != nullptr) {
         log_->OnQueued(submitted_.back()->request_id(), TraceIdOf(trace.get(), request.traceparent),
                        request.caller);

@@ -159,7 +159,7 @@ absl::StatusOr<ForwardAnswer> LeadFront::ForwardTraced(const ForwardRequest& req
   MOEBIUS_RETURN_IF_ERROR(status);
   answer.assignments = forward.figures.assignments;
   answer.exactness =
-      DescribeExactness(forward.effects, facts_.options.capacity, facts_.options.per_degree_ranks);
+      DescribeExactness(forward.effects, facts_.options.capacity, facts_.options.per_degree);
   parts_.lead->CountForward(forward.figures, answer.exactness);
   answer.num_rows = request.num_rows;
   answer.hidden_size = width;

@@ -27,7 +27,9 @@ LeadOptions BuildLeadOptions(const Checkpoint& checkpoint, int64_t row_budget, i
   options.vocab_size = config.vocab_size;
   options.max_positions = config.max_positions;
   options.eos_token_ids = config.eos_token_ids;
-  options.per_degree_ranks = checkpoint.numerics().attention_sum == "per-degree" ? 1 : 0;
+  const NumericsConfig& numerics = checkpoint.numerics();
+  options.per_degree.num_ranks = numerics.attention_sum == "per-degree" ? 1 : 0;
+  options.per_degree.layout = *ParseAttentionLayout(numerics.attention_layout);
   options.sampling = DefaultSampling(checkpoint.generation_defaults());
   return options;
 }

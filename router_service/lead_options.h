@@ -9,6 +9,7 @@
 #include "moebius/api/sampling.h"
 #include "moebius/model/checkpoint.h"
 #include "moebius/routing/capacity.h"
+#include "router_service/exactness.h"
 #include "router_service/step_schedule.h"
 
 namespace moebius {
@@ -31,9 +32,9 @@ struct LeadOptions {
   int64_t max_stop_bytes = 256;
   int64_t max_logprobs = 32;
   int64_t max_step_attempts = 3;
-  CapacityPolicy capacity;       // the row owner's, as answers tell it
-  int32_t per_degree_ranks = 0;  // attention ranks of the per-degree sum; 0: canonical
-  uint64_t first_step = 0;       // the number of the first step; smaller ones are somebody else's
+  CapacityPolicy capacity;  // the row owner's, as answers tell it
+  PerDegreeSum per_degree;
+  uint64_t first_step = 0;  // the number of the first step; smaller ones are somebody else's
   /// A step that misses a service waits so long for one that can stand in; then the sessions that
   /// need it fail, one by one, and the others go on.
   absl::Duration max_outage = absl::Seconds(10);

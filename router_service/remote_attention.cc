@@ -80,7 +80,9 @@ namespace {
 RemoteAttention::Options Complete(RemoteAttention::Options options) {
   options.method.num_ranks = options.num_ranks;
   options.method.span = options.geometry.span();
+  options.method.key_block = options.geometry.key_block();
   options.method.sum = options.geometry.sum();
+  options.method.layout = options.geometry.layout();
   return options;
 }
 
@@ -126,9 +128,9 @@ absl::Status RemoteAttention::FindRanks() {
 void RemoteAttention::LoseRank(int32_t rank) {
   for (auto& [id, held] : sessions_) {
     const int32_t first_rank = FirstRankOf(options_.method, id);
-    const int64_t num_spans =
-        SessionSpans(options_.geometry, held.prompt_length).NumSpans(held.length);
-    if (NumOwnedSpans({0, num_spans}, first_rank, {rank, options_.num_ranks}) > 0)
+    const SessionSpans spans(options_.geometry, held.prompt_length);
+    const SpanRange held_spans{0, spans.NumSpans(held.length)};
+    if (NumStatesOf(spans, held_spans, first_rank, {rank, options_.num_ranks}) > 0)
       held.is_lost = true;
   }
 }

@@ -56,7 +56,7 @@ class RemoteAttention final : public AttentionPort {
     KvPool pool;  // of all ranks together (SharedKvPool); used_blocks is filled here
     absl::Duration timeout = absl::Seconds(60);  // of a layer
     uint64_t term = 0;
-    MethodRule method;  // how prompt rows are shared; ranks, span and sum are filled here
+    MethodRule method;  // how prompt rows are shared; ranks and what the geometry has: filled here
   };
 
   /// Borrows all of them.

@@ -99,7 +99,7 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
         greeting.data_address.empty()) {
       return absl::InvalidArgumentError("an attention rank says no address for the other ranks");
     }
-    return CheckGreeting(options_.own, greeting);
+    return CheckGreeting(options_.own, greeting, options_.near);
   }
 
   void OnPeerState(const PeerInfo& peer) MOEBIUS_EXCLUDES(mutex_) {

@@ -22,6 +22,7 @@ namespace moebius {
 
 struct RosterOptions {
   Greeting own;
+  std::vector<NearConfig> near;  // to say in what a participant's configuration differs
   int32_t num_attention = 1;
   uint64_t term = 1;
   int64_t row_budget = 512;

@@ -114,8 +114,9 @@ class RouterCore::Impl {
     RemoteAttention::Options options;
     options.num_ranks = core.num_attention;
     options.hidden_size = parts_.checkpoint->config().hidden_size;
-    options.geometry = SpanGeometry(numerics.span, numerics.key_block,
-                                    *ParseAttentionSum(numerics.attention_sum), core.num_attention);
+    options.geometry =
+        SpanGeometry(numerics.span, numerics.key_block, *ParseAttentionSum(numerics.attention_sum),
+                     core.num_attention, *ParseAttentionLayout(numerics.attention_layout));
     options.pool = PoolOfRanks(*parts_.roster, options.geometry);
     options.term = core.term;
     options.method.forced = core.attention_method;
@@ -145,7 +146,7 @@ class RouterCore::Impl {
     LeadOptions options = BuildLeadOptions(*parts_.checkpoint, core.row_budget, core.chunk_rows);
     options.first_step = kCoreCanaryStep + 1;
     options.capacity = core.capacity;
-    if (options.per_degree_ranks > 0) options.per_degree_ranks = core.num_attention;
+    if (options.per_degree.num_ranks > 0) options.per_degree.num_ranks = core.num_attention;
     return options;
   }
 

@@ -19,6 +19,7 @@
 #include "moebius/service/data_plane.h"
 #include "moebius/service/exit_status.h"
 #include "moebius/service/http_endpoint.h"
+#include "moebius/service/near_configs.h"
 #include "moebius/telemetry/process_metrics.h"
 #include "moebius/transport/metrics.h"
 #include "router_service/attention_rule.h"
@@ -148,6 +149,7 @@ class RouterServer final : public ServiceServer {
   RosterOptions OptionsOfRoster() {
     RosterOptions roster;
     roster.own = greeting_;
+    roster.near = NearConfigsOf(checkpoint_->numerics(), checkpoint_->model_hash());
     roster.num_attention = static_cast<int32_t>(options_.router.num_attention);
     roster.row_budget = options_.router.row_budget;
     roster.hidden_size = checkpoint_->config().hidden_size;

@@ -46,7 +46,7 @@ class Session {
   /// What may have touched its rows.
   void SetCapacity(const CapacityPolicy& capacity) { capacity_ = capacity; }
   /// As DescribeExactness says it.
-  void SetPerDegreeRanks(int32_t num_ranks) { per_degree_ranks_ = num_ranks; }
+  void SetPerDegreeSum(const PerDegreeSum& sum) { per_degree_ = sum; }
 
   SessionId id() const { return id_; }
   const std::string& request_id() const { return admitted_.request_id; }
@@ -68,7 +68,7 @@ class Session {
   bool cancelled() const { return stream_->cancelled() || stream_.use_count() == 1; }
   bool finished() const { return finished_; }
   /// Of what was computed so far.
-  Exactness exactness() const { return DescribeExactness(effects_, capacity_, per_degree_ranks_); }
+  Exactness exactness() const { return DescribeExactness(effects_, capacity_, per_degree_); }
 
   /// How long the session has waited for its reader; zero while there is room.
   absl::Duration UpdatePause(absl::Duration now);
@@ -118,7 +118,7 @@ class Session {
   RequestLog* log_ = nullptr;
   std::unique_ptr<RequestTrace> trace_;
   CapacityPolicy capacity_;
-  int32_t per_degree_ranks_ = 0;
+  PerDegreeSum per_degree_;
 
   std::vector<int32_t> tokens_;  // prompt, then generated
   int64_t num_run_ = 0;          // tokens whose KV is committed

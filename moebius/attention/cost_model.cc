@@ -105,7 +105,7 @@ MethodCost HeadCost(const CostTerms& terms, int32_t num_parts) {
   const double head_share =
       static_cast<double>(most_query_heads) / static_cast<double>(query_heads);
   // Rows of a group are computed by all its ranks, so spans balance the groups.
-  const double imbalance = r > 1 ? terms.row_imbalance : 1;
+  const double imbalance = r > 1 ? terms.GroupImbalance(num_parts) : 1;
   cost.compute_seconds =
       terms.SecondsOf(terms.flops / r * head_share * imbalance +
                       terms.Expand(terms.keys, static_cast<double>(most_query_heads)));
@@ -211,6 +211,11 @@ absl::Status ValidateCostInputs(const AttentionHeads& heads, const AttentionWork
       (options.ulysses_ranks > 0 && options.num_ranks % options.ulysses_ranks != 0)) {
     return refuse("groups of ", options.ulysses_ranks, " ranks do not divide ", options.num_ranks);
   }
+  if (options.sum == AttentionSum::kCanonical && options.layout != AttentionLayout::kZigzag) {
+    return refuse("the layout ", AttentionLayoutName(options.layout),
+                  " is of the per-degree sum; the canonical sum follows the span rule");
+  }
+  if (options.key_block < 32) return refuse("blocks of ", options.key_block, " keys, at least 32");
   return ValidateSpanGeometry(options.span, 32);
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 
+#include "moebius/attention/attention_layout.h"
 #include "moebius/attention/attention_method.h"
 #include "moebius/attention/attention_sum.h"
 
@@ -52,7 +53,9 @@ struct RankRates {
 struct CostOptions {
   int32_t num_ranks = 1;
   AttentionSum sum = AttentionSum::kCanonical;
-  int64_t span = 1024;        // canonical: keys of a span
+  AttentionLayout layout = AttentionLayout::kZigzag;  // per-degree: of the new tokens
+  int64_t span = 1024;                                // canonical: keys of a span
+  int64_t key_block = 128;                            // striped: keys of a block
   int64_t return_bytes = 4;   // per-degree pass-Q: bytes of an element of a returned partial
   int32_t ulysses_ranks = 0;  // of 2-D; 0: the fastest divisor of N
 };
@@ -97,8 +100,12 @@ double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 ///   pass-Q               foreign queries / N · Hq · d · e, and back
 ///                        foreign states / N · Hq · (4 · dv + 8)
 ///   Ulysses, 2-D         keys: (seen positions − own positions / U) / N · w · Σ_u |KV(u)| / Hkv
-/// per-degree with a window a rank is sent the keys before its chunks that their windows reach.
-/// A latent counts as one KV head that every rank needs. Without keys in the cache 2-D's formula is
+/// per-degree with a window a rank is sent the keys before its ranges that their windows reach.
+/// per-degree the new tokens are cut as a prompt of their own (shard_ranges.h), and cached keys are
+/// shared evenly; a rank whose rows see its own keys alone is sent none, which is not counted. The
+/// slowest rank's causal work without a cache is that of a mean one times 2 −
+/// 1/N under contiguous, about 1 under zigzag and, from some blocks for each rank on, striped. A
+/// latent counts as one KV head that every rank needs. Without keys in the cache 2-D's formula is
 /// exact; cached keys of the own group are counted as if they came across the groups.
 MethodCost PredictCost(AttentionMethod method, const AttentionHeads& heads,
                        const AttentionWork& work, const RankRates& rates,

@@ -5,7 +5,7 @@
 
 #include "moebius/attention/key_reach.h"
 #include "moebius/attention/shard.h"
-#include "moebius/attention/zigzag.h"
+#include "moebius/attention/shard_ranges.h"
 
 namespace moebius {
 namespace {
@@ -35,25 +35,26 @@ double Imbalance(const std::vector<double>& loads) {
   return sum > 0 ? largest * static_cast<double>(loads.size()) / sum : 1;
 }
 
-// Keys before a zigzag shard's chunks that the window of their rows reaches and that the rank does
-// not own, mean over the ranks; cached keys are shared evenly.
-double MeanHalo(const AttentionWork& work, int64_t window, int32_t num_ranks) {
+// Keys before a shard's ranges that the window of their rows reaches and that the rank does not
+// own, mean over the ranks; cached keys are shared evenly.
+double MeanHalo(const AttentionWork& work, int64_t window, const CostOptions& options) {
   const int64_t cached = work.cached_tokens;
-  const double share = (num_ranks - 1.0) / num_ranks;
+  const double share = (options.num_ranks - 1.0) / options.num_ranks;
   double sum = 0;
-  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+  for (int32_t rank = 0; rank < options.num_ranks; ++rank) {
     int64_t seen_end = 0;  // keys before it are counted
-    for (const PositionRange& range : ZigzagRangesOf(work.new_tokens, {rank, num_ranks})) {
-      if (range.empty()) continue;
+    const auto add = [&](PositionRange range) {
       const int64_t begin = std::max(seen_end, cached + range.begin + 1 - window);
       seen_end = cached + range.end;
       const int64_t of_cache = std::max<int64_t>(0, cached - std::max<int64_t>(0, begin));
       const int64_t of_others =
           std::max<int64_t>(0, cached + range.begin - std::max(cached, begin));
       sum += share * static_cast<double>(of_cache) + static_cast<double>(of_others);
-    }
+    };
+    ForEachShardRange(options.layout, work.new_tokens, {rank, options.num_ranks}, options.key_block,
+                      add);
   }
-  return sum / num_ranks;
+  return sum / options.num_ranks;
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ CostTerms::CostTerms(const AttentionHeads& heads, const AttentionWork& work, con
   if (is_canonical()) {
     BalanceSpans(work);
   } else {
-    BalanceZigzag(work);
+    BalanceShards(work);
   }
 }
 
@@ -105,18 +106,38 @@ double CostTerms::ForeignKeyHeads(int32_t num_parts, double sum_kv) const {
          n;
 }
 
-void CostTerms::BalanceZigzag(const AttentionWork& work) {
-  const int64_t most = MostKeys(heads, work);
-  std::vector<double> of_rows;
-  for (int32_t rank = 0; rank < options.num_ranks; ++rank) {
-    of_rows.push_back(0);
-    for (const PositionRange& range : ZigzagRangesOf(work.new_tokens, {rank, options.num_ranks})) {
-      of_rows.back() +=
-          VisibleKeys(work.cached_tokens + range.begin, work.cached_tokens + range.end, most);
-    }
+double CostTerms::GroupImbalance(int32_t size) const {
+  if (is_canonical()) return row_imbalance;
+  std::vector<double> of_groups(row_loads.size() / static_cast<size_t>(size));
+  for (size_t rank = 0; rank < row_loads.size(); ++rank) {
+    of_groups[rank / static_cast<size_t>(size)] += row_loads[rank];
   }
-  row_imbalance = Imbalance(of_rows);
-  if (heads.window > 0) foreign_keys = MeanHalo(work, heads.window, options.num_ranks);
+  return Imbalance(of_groups);
+}
+
+void CostTerms::BalanceShards(const AttentionWork& work) {
+  const int64_t most = MostKeys(heads, work);
+  const int64_t num_new = work.new_tokens;
+  // Of the pairs with a cached key each rank computes as many where the keys are.
+  const double of_cache =
+      (AttentionPairs(heads, work) - VisibleKeys(0, num_new, std::min(most, num_new))) / n;
+  std::vector<double> of_keys;
+  for (int32_t rank = 0; rank < options.num_ranks; ++rank) {
+    double of_rows = 0;
+    of_keys.push_back(of_cache);
+    const auto add = [&](PositionRange range) {
+      of_rows +=
+          VisibleKeys(work.cached_tokens + range.begin, work.cached_tokens + range.end, most);
+      // The last key is seen by one row, the one before it by two.
+      of_keys.back() +=
+          VisibleKeys(num_new - range.end, num_new - range.begin, std::min(most, num_new));
+    };
+    ForEachShardRange(options.layout, num_new, {rank, options.num_ranks}, options.key_block, add);
+    row_loads.push_back(of_rows);
+  }
+  row_imbalance = Imbalance(row_loads);
+  key_imbalance = Imbalance(of_keys);
+  if (heads.window > 0) foreign_keys = MeanHalo(work, heads.window, options);
 }
 
 void CostTerms::BalanceSpans(const AttentionWork& work) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "moebius/attention/cost_model.h"
 #include "moebius/attention/span.h"
@@ -40,20 +41,24 @@ struct CostTerms {
   double row_bytes;    // of a row's queries and outputs
   double flops;
   double num_spans = 1;
-  double spans_of_row = 0;     // canonical: mean number of spans that a row sees
-  double row_imbalance = 1;    // slowest rank to mean, rows computed by their spans' owners
-  double key_imbalance = 1;    // states computed by the keys' owners
-  double foreign_keys = 0;     // that come to a rank's rows from others, mean
-  double foreign_states = 0;   // canonical: spans of others that a row sees, mean
-  double foreign_queries = 0;  // rows of queries that a rank sends, mean
+  double spans_of_row = 0;        // canonical: mean number of spans that a row sees
+  double row_imbalance = 1;       // slowest rank to mean, rows computed by their spans' owners
+  double key_imbalance = 1;       // states computed by the keys' owners
+  std::vector<double> row_loads;  // per-degree, by rank: pairs of a query and a key
+  double foreign_keys = 0;        // that come to a rank's rows from others, mean
+  double foreign_states = 0;      // canonical: spans of others that a row sees, mean
+  double foreign_queries = 0;     // rows of queries that a rank sends, mean
 
   // Canonical, with a window: KV heads of key positions that come to a rank of groups of U, mean;
   // `sum_kv` of all ranks of a group.
   double ForeignKeyHeads(int32_t num_parts, double sum_kv) const;
+  // row_imbalance of groups of `size` consecutive ranks that compute their rows together.
+  // Canonical: that of the ranks.
+  double GroupImbalance(int32_t size) const;
 
  private:
   void BalanceSpans(const AttentionWork& work);
-  void BalanceZigzag(const AttentionWork& work);
+  void BalanceShards(const AttentionWork& work);
 };
 
 }  // namespace moebius

@@ -12,7 +12,11 @@ AttentionMethod Choose(const MethodRule& rule, const SessionRows& session) {
   const int64_t prompt_rows =
       std::min(session.num_rows, session.prompt_length - session.position_begin);
   const AttentionWork work{.new_tokens = prompt_rows, .cached_tokens = session.position_begin};
-  CostOptions options{.num_ranks = rule.num_ranks, .sum = rule.sum, .span = rule.span};
+  CostOptions options{.num_ranks = rule.num_ranks,
+                      .sum = rule.sum,
+                      .layout = rule.layout,
+                      .span = rule.span,
+                      .key_block = rule.key_block};
   options.ulysses_ranks = GroupSizeOf2d(rule.num_ranks);
   return ChooseAttention(rule.heads, work, rule.rates, options).method;
 }

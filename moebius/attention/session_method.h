@@ -19,7 +19,9 @@ struct MethodRule {
   RankRates rates{.flops = 100e9, .bandwidth = 1e9, .latency = 100e-6};
   int32_t num_ranks = 1;
   int64_t span = 1024;
+  int64_t key_block = 128;
   AttentionSum sum = AttentionSum::kCanonical;
+  AttentionLayout layout = AttentionLayout::kZigzag;
 };
 
 /// INVALID_ARGUMENT for what cannot be forced: local on several ranks, whose spans are not all of

@@ -11,11 +11,17 @@ namespace moebius {
 ///
 /// Canonical: those of the geometry, at absolute positions.
 ///
-/// Per-degree, over N ranks: the prompt goes in units of 2N spans. A whole unit is cut as in the
-/// canonical sum; the last one, of T positions, is the classic zigzag without any rule of
-/// divisibility: its 2N spans end at ⌊j · T / 2N⌋ (zigzag.h) and some may be empty. Generated
-/// positions follow in spans of one key block. Owners follow from a span's index as ever
-/// (SpanOwner), so chunks go from rank 0 up to N − 1 and back.
+/// Per-degree, over N ranks, by the layout. Without any rule of divisibility, so spans may be
+/// empty:
+///   zigzag      The prompt goes in units of 2N canonical spans, the last one, of T positions, with
+///               cuts at ⌊j · T / 2N⌋: the classic zigzag.
+///   contiguous  The prompt goes in units of N canonical spans, the last one with cuts at
+///               ⌊j · T / N⌋: one piece for each rank.
+///   striped     Key blocks at absolute positions, prompt and generated ones alike.
+/// Under the first two generated positions follow the prompt in spans of one key block. Owners
+/// follow from a span's index as ever (SpanOwner), from rank 0 up to N − 1 and back: each 2N
+/// indices are two of every rank. A contiguous unit's N spans are the first half of 2N indices and
+/// the other half is empty.
 class SessionSpans {
  public:
   SessionSpans(const SpanGeometry& geometry, int64_t prompt_length);
@@ -44,8 +50,14 @@ class SessionSpans {
   // Of a period of 2N spans those of `owner`, up to `length`.
   int64_t PositionsInPeriod(int64_t index, int32_t owner, int64_t length) const;
 
+  // Of a unit with positions.
+  int64_t pieces() const {
+    return geometry_.layout() == AttentionLayout::kContiguous ? geometry_.num_ranks() : period();
+  }
+  int64_t unit() const { return pieces() * geometry_.span(); }
+
   SpanGeometry geometry_;
-  // Per-degree.
+  // Per-degree. Striped: all positions are as generated ones, behind no prompt.
   int64_t prompt_length_ = 0;
   int64_t num_units_ = 0;        // whole ones
   int64_t last_begin_ = 0;       // of the last, shorter unit

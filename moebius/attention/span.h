@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 
+#include "moebius/attention/attention_layout.h"
 #include "moebius/attention/attention_sum.h"
 #include "moebius/base/check.h"
 
@@ -36,15 +37,20 @@ struct KeyWindow {
 
 /// How the keys of every session are cut, at absolute positions, into spans and key blocks. The
 /// cuts belong to the model: they are the same for every chunking, batch, thread and rank count.
-/// Under the per-degree sum they depend on the number of ranks and on the prompt's length, and
-/// SessionSpans (session_spans.h) says where they are; what is below is then of whole units.
-/// Pure and immutable.
+/// Under the per-degree sum they depend on the number of ranks, on the layout and on the prompt's
+/// length: SessionSpans (session_spans.h) says where they are, and spans here are the canonical
+/// ones. Pure and immutable.
 class SpanGeometry {
  public:
-  /// `span` is a multiple of `key_block`, which is a multiple of 32 (ValidateSpanGeometry).
+  /// `span` is a multiple of `key_block`, which is a multiple of 32 (ValidateSpanGeometry). The
+  /// canonical sum has no layout: it is left aside.
   SpanGeometry(int64_t span, int64_t key_block, AttentionSum sum = AttentionSum::kCanonical,
-               int32_t num_ranks = 1)
-      : span_(span), key_block_(key_block), sum_(sum), num_ranks_(num_ranks) {
+               int32_t num_ranks = 1, AttentionLayout layout = AttentionLayout::kZigzag)
+      : span_(span),
+        key_block_(key_block),
+        sum_(sum),
+        num_ranks_(num_ranks),
+        layout_(sum == AttentionSum::kPerDegree ? layout : AttentionLayout::kZigzag) {
     MOEBIUS_CHECK(key_block > 0 && key_block % 32 == 0);
     MOEBIUS_CHECK(span > 0 && span % key_block == 0);
     MOEBIUS_CHECK_GE(num_ranks, 1);
@@ -52,11 +58,14 @@ class SpanGeometry {
 
   AttentionSum sum() const { return sum_; }
   bool is_canonical() const { return sum_ == AttentionSum::kCanonical; }
-  int32_t num_ranks() const { return num_ranks_; }  // per-degree
+  int32_t num_ranks() const { return num_ranks_; }    // per-degree
+  AttentionLayout layout() const { return layout_; }  // per-degree
 
   int64_t span() const { return span_; }
   int64_t key_block() const { return key_block_; }
-  int64_t blocks_per_span() const { return span_ / key_block_; }
+  /// Positions of the largest span that a session has.
+  int64_t max_span() const { return layout_ == AttentionLayout::kStriped ? key_block_ : span_; }
+  int64_t blocks_per_span() const { return max_span() / key_block_; }  // of the largest
 
   int64_t SpanOf(int64_t position) const { return position / span_; }
   int64_t BlockOf(int64_t position) const { return position / key_block_; }
@@ -89,6 +98,7 @@ class SpanGeometry {
   int64_t key_block_;
   AttentionSum sum_;
   int32_t num_ranks_;
+  AttentionLayout layout_;
 };
 
 /// INVALID_ARGUMENT in words when (span, key_block) is not a geometry that the kernels compute.

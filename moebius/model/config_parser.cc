@@ -189,8 +189,8 @@ absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,
                                                    absl::string_view source) {
   MOEBIUS_ASSIGN_OR_RETURN(const Json json, Json::Parse(text, source, kMaxConfigBytes));
   FieldReader reader(json, absl::StrCat(source, ": "));
-  reader.RefuseOthers({"span", "group_fill", "attention_sum", "tokenizer", "tie_missing_head",
-                       "allow_zero_matrices"});
+  reader.RefuseOthers({"span", "group_fill", "attention_sum", "attention_layout", "tokenizer",
+                       "tie_missing_head", "allow_zero_matrices"});
   FolderSettings settings;
   settings.present = true;
   if (const auto span = reader.OptionalInteger("span", 1, kMaxPositions)) {
@@ -205,6 +205,7 @@ absl::StatusOr<FolderSettings> ParseFolderSettings(absl::string_view text,
     }
   }
   settings.attention_sum = reader.OptionalString("attention_sum");
+  settings.attention_layout = reader.OptionalString("attention_layout");
   settings.tie_missing_head = reader.OptionalBoolean("tie_missing_head", false);
   settings.allow_zero_matrices = reader.OptionalBoolean("allow_zero_matrices", false);
   settings.tokenizer = reader.OptionalString("tokenizer");

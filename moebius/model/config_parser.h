@@ -47,6 +47,7 @@ struct FolderSettings {
   std::optional<int32_t> span;
   std::optional<GroupFill> group_fill;
   std::optional<std::string> attention_sum;
+  std::optional<std::string> attention_layout;
   std::optional<std::string> tokenizer;  // "bytes"
   bool tie_missing_head = false;         // take the embedding where lm_head.weight is missing
   bool allow_zero_matrices = false;      // load weight matrices of zeros
@@ -86,6 +87,7 @@ struct NumericsOverrides {
   std::optional<int32_t> span;
   std::optional<GroupFill> group_fill;
   std::optional<std::string> attention_sum;
+  std::optional<std::string> attention_layout;
 };
 absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
                                                const FolderSettings& settings,

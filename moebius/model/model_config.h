@@ -118,6 +118,7 @@ struct NumericsConfig {
   int64_t slice_width = 0;         // moe_intermediate_size
   GroupFill group_fill = GroupFill::kNegativeInfinity;
   std::string attention_sum = "canonical";  // or "per-degree"
+  std::string attention_layout = "zigzag";  // per-degree: or "contiguous", "striped"
   std::string dtype = "bf16";               // "fp8" where any weight is F8_E4M3
   std::string numeric_class = "cpu";
 };

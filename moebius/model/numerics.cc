@@ -90,6 +90,40 @@ Json AttentionFacts(const AttentionConfig& attention) {
   return facts;
 }
 
+// A flag is the caller's fault, moebius.json the folder's.
+absl::Status ResolveAttention(const FolderSettings& settings, const NumericsOverrides& overrides,
+                              NumericsConfig* numerics) {
+  std::string& sum = numerics->attention_sum;
+  std::string& layout = numerics->attention_layout;
+  sum = overrides.attention_sum.value_or(settings.attention_sum.value_or(sum));
+  layout = overrides.attention_layout.value_or(settings.attention_layout.value_or(layout));
+  const auto refuse = [](bool is_flag, const std::string& words) {
+    absl::Status status = absl::InvalidArgumentError(words);
+    return is_flag ? AsUsageError(std::move(status)) : status;
+  };
+  if (sum != "canonical" && sum != "per-degree") {
+    const bool is_flag = overrides.attention_sum.has_value();
+    return refuse(
+        is_flag, absl::StrCat(is_flag ? "--attention-sum" : "moebius.json: attention_sum", " is \"",
+                              PrintableName(sum), "\", it must be canonical or per-degree"));
+  }
+  const bool is_flag = overrides.attention_layout.has_value();
+  const absl::string_view source =
+      is_flag ? "--attention-layout" : "moebius.json: attention_layout";
+  if (layout != "zigzag" && layout != "contiguous" && layout != "striped") {
+    return refuse(is_flag, absl::StrCat(source, " is \"", PrintableName(layout),
+                                        "\", it must be zigzag, contiguous or striped"));
+  }
+  if (sum == "canonical" && layout != "zigzag") {
+    return WithHint(
+        refuse(is_flag || overrides.attention_sum.has_value(),
+               absl::StrCat(source, " is ", layout,
+                            " and the attention sum canonical, whose shards follow the span rule")),
+        "add --attention-sum per-degree, or --attention-layout zigzag");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<GroupFill> ParseGroupFill(absl::string_view text) {
@@ -159,15 +193,7 @@ absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
   numerics.slice_width = config.moe_intermediate_size;
   numerics.group_fill =
       overrides.group_fill.value_or(settings.group_fill.value_or(GroupFill::kNegativeInfinity));
-  numerics.attention_sum =
-      overrides.attention_sum.value_or(settings.attention_sum.value_or("canonical"));
-  if (numerics.attention_sum != "canonical" && numerics.attention_sum != "per-degree") {
-    const bool is_flag = overrides.attention_sum.has_value();
-    absl::Status status = absl::InvalidArgumentError(absl::StrCat(
-        is_flag ? "--attention-sum" : "moebius.json: attention_sum", " is \"",
-        PrintableName(numerics.attention_sum), "\", it must be canonical or per-degree"));
-    return is_flag ? AsUsageError(std::move(status)) : status;
-  }
+  MOEBIUS_RETURN_IF_ERROR(ResolveAttention(settings, overrides, &numerics));
   return numerics;
 }
 
@@ -179,6 +205,10 @@ std::string CanonicalNumericsText(const NumericsConfig& numerics, uint64_t model
   facts.Set("slice_width", Json::Integer(numerics.slice_width));
   facts.Set("group_fill", Json::String(GroupFillName(numerics.group_fill)));
   facts.Set("attention_sum", Json::String(numerics.attention_sum));
+  // The default is not said: its hashes are those from before there were others.
+  if (numerics.attention_layout != "zigzag") {
+    facts.Set("attention_layout", Json::String(numerics.attention_layout));
+  }
   facts.Set("dtype", Json::String(numerics.dtype));
   facts.Set("numeric_class", Json::String(numerics.numeric_class));
   facts.Set("model_hash", Json::String(FormatHash64(model_hash)));

@@ -155,6 +155,7 @@ void ReadModel(const ServiceFlags& flags, ServiceConfig* config) {
   options.convert_to_bf16 = flags.dtype == "bf16";
   if (flags.span > 0) options.numerics.span = static_cast<int32_t>(flags.span);
   if (!flags.attention_sum.empty()) options.numerics.attention_sum = flags.attention_sum;
+  if (!flags.attention_layout.empty()) options.numerics.attention_layout = flags.attention_layout;
   if (flags.group_fill == "neg-inf") {
     options.numerics.group_fill = GroupFill::kNegativeInfinity;
   } else if (flags.group_fill == "zero") {
@@ -190,6 +191,9 @@ void AddServiceSettings(ServiceFlags* flags, Settings* settings) {
   settings->AddChoice({"Model", "attention-sum", "WAY",
                        "canonical or per-degree (bits depend on the ranks); changes answers"},
                       {"", "canonical", "per-degree"}, &flags->attention_sum);
+  settings->AddChoice({"Model", "attention-layout", "LAYOUT",
+                       "Of the per-degree sum: zigzag, contiguous or striped; changes answers"},
+                      {"", "zigzag", "contiguous", "striped"}, &flags->attention_layout);
   settings->AddChoice({"Model", "group-fill", "FILL", "neg-inf or zero; changes answers"},
                       {"", "neg-inf", "zero"}, &flags->group_fill);
   if (Joins(*flags)) {

@@ -30,6 +30,7 @@ struct ServiceFlags {
   std::string group_fill;          // "neg-inf", "zero"; empty: the model's
   int64_t span = 0;                // 0: the model's
   std::string attention_sum;       // "canonical", "per-degree"; empty: the model's
+  std::string attention_layout;    // "zigzag", "contiguous", "striped"; empty: the model's
   std::string tier;                // empty: the best of this host
   int64_t threads = 0;             // 0: what affinity and cgroup allow
   std::string listen;              // the data plane; experts only dial

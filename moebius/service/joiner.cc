@@ -164,7 +164,7 @@ class Joiner::Impl {
     const auto greeting = ParseGreeting(peer.greeting);
     if (!greeting.ok()) return greeting.status();
     MOEBIUS_RETURN_IF_ERROR(CheckProvedRole(peer.facts.identity, greeting->role));
-    return CheckGreeting(options_.own, *greeting);
+    return CheckGreeting(options_.own, *greeting, options_.near);
   }
 
   void OnPeerState(const PeerInfo& peer) MOEBIUS_EXCLUDES(mutex_) {

@@ -62,6 +62,7 @@ struct JoinState {
 
 struct JoinerOptions {
   Greeting own;
+  std::vector<NearConfig> near;                  // to say in what a router's configuration differs
   std::vector<Address> routers;                  // each once; attention ranks have one
   uint64_t max_slot_bytes = uint64_t{16} << 20;  // of an assignment's metadata
   /// What happens, a sentence each, for the log; may be null. From any thread.

@@ -27,6 +27,7 @@ void ParticipantProcess::Stop() { joiner_.Stop(); }
 JoinerOptions ParticipantProcess::OptionsOfJoiner() const {
   JoinerOptions joiner;
   joiner.own = options_.greeting;
+  joiner.near = options_.near_configs;
   joiner.routers = options_.config.join;
   joiner.on_notice = [this](const std::string& notice) { notices_.Log(notice); };
   joiner.on_refused = [this](const absl::Status& status) { notices_.Fail(status); };

@@ -34,7 +34,8 @@ class ParticipantProcess {
     ServiceFlags flags;
     ServiceConfig config;
     Greeting greeting;
-    FrameLimits limits;  // of the data plane
+    std::vector<NearConfig> near_configs;  // what a router's may be instead
+    FrameLimits limits;                    // of the data plane
     /// What the participant's matrices are in: the label of moebius_kernel_info.
     std::string dtype = "bf16";
     /// The participant's own metrics, beside those of process, log, transport and HTTP port.

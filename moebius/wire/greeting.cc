@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/wire/greeting.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/error.h"
@@ -101,19 +103,33 @@ absl::StatusOr<Greeting> ParseGreeting(absl::string_view bytes) {
   return greeting;
 }
 
-absl::Status CheckGreeting(const Greeting& own, const Greeting& other) {
-  const auto refuse = [&](absl::string_view what, const std::string& mine,
-                          const std::string& theirs) {
+absl::Status CheckGreeting(const Greeting& own, const Greeting& other,
+                           absl::Span<const NearConfig> near) {
+  const absl::string_view mine = RoleName(own.role);
+  const absl::string_view theirs = RoleName(other.role);
+  const auto refuse = [&](absl::string_view what, const std::string& my_value,
+                          const std::string& their_value) {
     return WithHint(
-        absl::FailedPreconditionError(absl::StrCat(what, " differs: the ", RoleName(own.role),
-                                                   " has ", mine, ", the ", RoleName(other.role),
-                                                   " has ", theirs)),
+        absl::FailedPreconditionError(absl::StrCat(what, " differs: the ", mine, " has ", my_value,
+                                                   ", the ", theirs, " has ", their_value)),
         own.model_hash == other.model_hash
-            ? "same model, other settings: give both the same --span, --group-fill and --dtype"
+            ? "same model, other settings: give both the same --span, --group-fill, "
+              "--attention-sum, --attention-layout and --dtype"
             : "give every process the same model folder");
   };
   if (own.config_hash != other.config_hash) {
-    return refuse("the configuration", own.config_hash, other.config_hash);
+    absl::Status status = refuse("the configuration", own.config_hash, other.config_hash);
+    const auto found = std::find_if(near.begin(), near.end(), [&](const NearConfig& config) {
+      return config.config_hash == other.config_hash;
+    });
+    if (found == near.end()) return status;
+    // The router's settings are the cluster's.
+    const bool is_router = own.role == Role::kRouter;
+    return WithHint(absl::FailedPreconditionError(absl::StrCat(status.message(), "; the ", mine,
+                                                               " ", found->own.does, ", the ",
+                                                               theirs, " ", found->other.does)),
+                    absl::StrCat("start the ", is_router ? theirs : mine, " with ",
+                                 is_router ? found->own.flags : found->other.flags));
   }
   if (own.numeric_class != other.numeric_class) {
     return refuse("the numeric class", own.numeric_class, other.numeric_class);

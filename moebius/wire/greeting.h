@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace moebius {
 
@@ -42,8 +43,23 @@ std::string EncodeGreeting(const Greeting& greeting);
 /// INVALID_ARGUMENT for bytes that EncodeGreeting could not have made.
 absl::StatusOr<Greeting> ParseGreeting(absl::string_view bytes);
 
+/// What one side says of the settings that differ.
+struct ConfigWords {
+  std::string does;   // a sentence's end: "sums attention per-degree (zigzag)"
+  std::string flags;  // that make a process do so: "--attention-sum per-degree …"
+};
+
+/// A configuration that another process may have, and in what it differs from the own one.
+struct NearConfig {
+  std::string config_hash;  // 16 hexadecimal digits
+  ConfigWords own;
+  ConfigWords other;
+};
+
 /// Whether two processes may work together. FAILED_PRECONDITION showing both values where config
-/// hash or numeric class differ: their answers would not have the same bits.
-absl::Status CheckGreeting(const Greeting& own, const Greeting& other);
+/// hash or numeric class differ: their answers would not have the same bits. Names the settings
+/// that differ where the other's hash is one of `near`.
+absl::Status CheckGreeting(const Greeting& own, const Greeting& other,
+                           absl::Span<const NearConfig> near = {});
 
 }  // namespace moebius

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 #include "moebius/attention/head_map.h"
-#include "moebius/attention/zigzag.h"
+#include "moebius/attention/shard_ranges.h"
 
 namespace moebius {
 namespace {
@@ -201,18 +201,87 @@ TEST(CostModelTest, ZigzagShardsHaveEqualWork) {
   EXPECT_NEAR(imbalance(1, 4), 4, 1e-9);  // one token is of one rank
 }
 
-TEST(ZigzagTest, EveryTokenIsOfOneRank) {
-  for (const int32_t num_ranks : {1, 2, 3, 4, 5, 8}) {
-    for (const int64_t tokens : {0, 1, 2, 3, 7, 2 * num_ranks - 1, 100, 1001}) {
-      std::vector<int> owners(static_cast<size_t>(tokens), 0);
-      for (int32_t rank = 0; rank < num_ranks; ++rank) {
-        for (const PositionRange& range : ZigzagRangesOf(tokens, {rank, num_ranks})) {
-          for (int64_t p = range.begin; p < range.end; ++p) ++owners[static_cast<size_t>(p)];
+TEST(ShardRangesTest, EveryTokenIsOfOneRank) {
+  for (const AttentionLayout layout : kAttentionLayouts) {
+    for (const int32_t num_ranks : {1, 2, 3, 4, 5, 8}) {
+      for (const int64_t tokens : {0, 1, 2, 3, 7, 2 * num_ranks - 1, 100, 1001}) {
+        std::vector<int> owners(static_cast<size_t>(tokens), 0);
+        for (int32_t rank = 0; rank < num_ranks; ++rank) {
+          ForEachShardRange(layout, tokens, {rank, num_ranks}, 32, [&](PositionRange range) {
+            for (int64_t p = range.begin; p < range.end; ++p) ++owners[static_cast<size_t>(p)];
+          });
         }
+        EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), tokens) << num_ranks;
       }
-      EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), tokens) << num_ranks;
     }
   }
+}
+
+// Seconds of compute to those of an even share.
+double ImbalanceOf(AttentionMethod method, AttentionLayout layout, const AttentionWork& work,
+                   int32_t num_ranks) {
+  const CostOptions options{.num_ranks = num_ranks,
+                            .sum = AttentionSum::kPerDegree,
+                            .layout = layout,
+                            .ulysses_ranks = method == AttentionMethod::k2d ? 2 : 0};
+  return PredictCost(method, kLlamaSlice, work, kH100, options).compute_seconds * kH100.flops *
+         num_ranks / AttentionFlops(kLlamaSlice, work);
+}
+
+TEST(CostModelTest, CountsTheBalanceOfEachLayout) {
+  const AttentionWork whole{.new_tokens = 1 << 17};
+  for (const int32_t num_ranks : {2, 4, 8, 16}) {
+    for (const AttentionMethod method :
+         {AttentionMethod::kRingPassKv, AttentionMethod::kRingPassQ, AttentionMethod::kAllGather}) {
+      EXPECT_NEAR(ImbalanceOf(method, AttentionLayout::kContiguous, whole, num_ranks),
+                  2 - 1.0 / num_ranks, 1e-4);
+      EXPECT_NEAR(ImbalanceOf(method, AttentionLayout::kZigzag, whole, num_ranks), 1, 1e-4);
+      EXPECT_NEAR(ImbalanceOf(method, AttentionLayout::kStriped, whole, num_ranks), 1, 1e-4);
+    }
+    // Heads of all rows; groups of two.
+    EXPECT_NEAR(ImbalanceOf(AttentionMethod::k2d, AttentionLayout::kContiguous, whole, num_ranks),
+                num_ranks == 2 ? 1 : 2 - 2.0 / num_ranks, 1e-4);
+  }
+  // A prefix dominates: within 6 % from seven times the new tokens on.
+  EXPECT_LE(ImbalanceOf(AttentionMethod::kRingPassKv, AttentionLayout::kContiguous,
+                        {.new_tokens = 16384, .cached_tokens = 7 * 16384}, 4),
+            1.06);
+  // Fewer blocks than two for each rank cannot be dealt out evenly.
+  EXPECT_NEAR(ImbalanceOf(AttentionMethod::kRingPassKv, AttentionLayout::kStriped,
+                          {.new_tokens = 8 * 128}, 8),
+              2 - 1.0 / 8, 1e-3);
+}
+
+// What a rank sends does not depend on the layout where no window cuts it.
+TEST(CostModelTest, BytesAreThoseOfEveryLayout) {
+  const AttentionWork work{.new_tokens = 12800, .cached_tokens = 115200};
+  for (const AttentionMethod method : kAttentionMethods) {
+    const auto bytes = [&](AttentionLayout layout) {
+      return PredictCost(method, kLlamaSlice, work, kH100,
+                         {.num_ranks = 4, .sum = AttentionSum::kPerDegree, .layout = layout})
+          .bytes;
+    };
+    EXPECT_EQ(bytes(AttentionLayout::kContiguous), bytes(AttentionLayout::kZigzag));
+    EXPECT_EQ(bytes(AttentionLayout::kStriped), bytes(AttentionLayout::kZigzag));
+  }
+}
+
+// A ring that waits for its slowest rank loses to heads, of which every rank has as many.
+TEST(CostModelTest, TheLayoutCanDecideTheChoice) {
+  AttentionHeads heads = kLlamaSlice;
+  heads.query_heads = heads.kv_heads = 16;
+  const AttentionWork work{.new_tokens = 1 << 17};
+  CostOptions options{.num_ranks = 4, .sum = AttentionSum::kPerDegree};
+  EXPECT_EQ(ChooseAttention(heads, work, kH100, options).method, AttentionMethod::kRingPassKv);
+  options.layout = AttentionLayout::kContiguous;
+  EXPECT_EQ(ChooseAttention(heads, work, kH100, options).method, AttentionMethod::kUlysses);
+}
+
+TEST(CostModelTest, RefusesALayoutOfTheCanonicalSum) {
+  const absl::Status status = ValidateCostInputs(
+      kLlamaSlice, {.new_tokens = 1}, kH100, {.num_ranks = 4, .layout = AttentionLayout::kStriped});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("striped"), absl::string_view::npos) << status;
 }
 
 TEST(CostModelTest, AWindowBoundsKeysAndWork) {

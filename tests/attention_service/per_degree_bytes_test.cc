@@ -2,8 +2,10 @@
 // What the per-degree sum sends between ranks, against the cost model's formulas.
 #include <algorithm>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
 #include "moebius/attention/cost_model.h"
@@ -70,10 +72,19 @@ Sent SentBy(RankWorld& world) {
   return sent;
 }
 
-class PerDegreeBytesTest : public ::testing::TestWithParam<std::string> {
- protected:
-  PerDegreeBytesTest() { model_.facts.sum = AttentionSum::kPerDegree; }
+using Case = std::tuple<std::string, AttentionLayout>;
 
+// Spans of two key blocks.
+AttentionCase MakeCase(const Case& of) {
+  AttentionCase model = MakeAttentionCase(std::get<0>(of), kSpan);
+  model.facts.key_block = kSpan / 2;
+  model.facts.sum = AttentionSum::kPerDegree;
+  model.facts.layout = std::get<1>(of);
+  return model;
+}
+
+class PerDegreeBytesTest : public ::testing::TestWithParam<Case> {
+ protected:
   // Of all ranks together.
   double Predicted(AttentionMethod method, int64_t cached, int64_t rows, int32_t num_ranks) const {
     const MethodCost cost = PredictCost(
@@ -81,12 +92,14 @@ class PerDegreeBytesTest : public ::testing::TestWithParam<std::string> {
         {.flops = 1e9, .bandwidth = 1e9, .latency = 1e-6},
         {.num_ranks = num_ranks,
          .sum = AttentionSum::kPerDegree,
+         .layout = model_.facts.layout,
          .span = kSpan,
+         .key_block = kSpan / 2,
          .ulysses_ranks = method == AttentionMethod::k2d ? GroupSizeOf2d(num_ranks) : 0});
     return cost.bytes * num_ranks;
   }
 
-  AttentionCase model_ = MakeAttentionCase(GetParam(), kSpan);
+  AttentionCase model_ = MakeCase(GetParam());
 };
 
 // Every rank has rows in the step that is counted.
@@ -171,8 +184,13 @@ TEST_P(PerDegreeBytesTest, ADeadRankFailsTheStepAndItsSessionIsLost) {
   EXPECT_EQ(world.port().TakeLostSessions(), std::vector<SessionId>{kSession});
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, PerDegreeBytesTest, ::testing::Values("gqa", "mqa", "mha", "mla"),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Cases, PerDegreeBytesTest,
+                         ::testing::Combine(::testing::Values("gqa", "mqa", "mha", "mla"),
+                                            ::testing::ValuesIn(kAttentionLayouts)),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_",
+                                               AttentionLayoutName(std::get<1>(info.param)));
+                         });
 
 }  // namespace
 }  // namespace moebius

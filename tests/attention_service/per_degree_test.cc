@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The per-degree sum over N ranks: near the definition in fp64 for every N and method, the same
-// bits on repeat, whatever the chunks and the company, and two live buffers.
+// The per-degree sum over N ranks: near the definition in fp64 for every N, method and layout, and
+// the same bits on repeat, whatever the chunks and the company.
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 
 #include "tests/attention_service/double_reference.h"
 #include "tests/attention_service/local_ranks.h"
+#include "tests/attention_service/per_degree_case.h"
 
 namespace moebius {
 namespace {
@@ -18,21 +20,16 @@ namespace {
 using testing::AttentionCase;
 using testing::FirstDifference;
 using testing::HeadError;
+using testing::kPerDegreeRanks;
 using testing::LocalRanks;
-using testing::MakeCaseWithOpenHeads;
+using testing::MakePerDegreeCase;
 using testing::MakeTestSession;
+using testing::PerDegreeCase;
 using testing::RunAll;
 using testing::RunTestStep;
 using testing::TestSession;
 
-constexpr int64_t kSpan = 32;
-constexpr int32_t kRanks[] = {1, 2, 3, 4, 5, 8};
-
-AttentionCase MakeCase(const std::string& name) {
-  AttentionCase model = MakeCaseWithOpenHeads(name, kSpan);
-  model.facts.sum = AttentionSum::kPerDegree;
-  return model;
-}
+constexpr int64_t kSpan = testing::kPerDegreeBlock;
 
 double LargestDifference(Bf16Rows a, Bf16Rows b) {
   double largest = 0;
@@ -44,13 +41,13 @@ double LargestDifference(Bf16Rows a, Bf16Rows b) {
   return largest;
 }
 
-class PerDegreeTest : public ::testing::TestWithParam<std::string> {};
+class PerDegreeTest : public ::testing::TestWithParam<PerDegreeCase> {};
 
 // With and without keys that were there before; some prompts are many units of 2N spans, others
 // less than one.
 TEST_P(PerDegreeTest, StaysWithinTwiceTheOnePassErrorForEveryNumberOfRanks) {
-  const AttentionCase model = MakeCase(GetParam());
-  for (const int32_t num_ranks : kRanks) {
+  const AttentionCase model = MakePerDegreeCase(GetParam());
+  for (const int32_t num_ranks : kPerDegreeRanks) {
     LocalRanks ranks(model, num_ranks);
     for (const std::vector<int64_t>& chunks :
          {std::vector<int64_t>{290}, std::vector<int64_t>{101, 64, 1, 300}}) {
@@ -66,7 +63,7 @@ TEST_P(PerDegreeTest, StaysWithinTwiceTheOnePassErrorForEveryNumberOfRanks) {
 }
 
 TEST_P(PerDegreeTest, StaysWithinItInWindows) {
-  AttentionCase model = MakeCase(GetParam());
+  AttentionCase model = MakePerDegreeCase(GetParam());
   for (const int64_t size : {int64_t{1}, int64_t{3}, kSpan + 1, 3 * kSpan + 5}) {
     model.facts.config.windows = {size, 0};
     for (const int32_t num_ranks : {1, 3, 4}) {
@@ -85,11 +82,11 @@ TEST_P(PerDegreeTest, StaysWithinItInWindows) {
 // of two, one of 8N two of four, so windows end inside of chunks, at their edges and in a
 // neighbour's. Behind it rows that are generated.
 TEST_P(PerDegreeTest, StaysWithinItInWindowsOfThreeKeysOverShardsOfFourRows) {
-  AttentionCase model = MakeCase(GetParam());
+  AttentionCase model = MakePerDegreeCase(GetParam());
   const int64_t width = model.facts.hidden_size;
   for (const int64_t size : {1, 3, 4, 5}) {
     model.facts.config.windows = {size, 0};
-    AttentionCase canonical = MakeCase(GetParam());
+    AttentionCase canonical = MakePerDegreeCase(GetParam());
     canonical.facts.config.windows = {size, 0};
     canonical.facts.sum = AttentionSum::kCanonical;
     LocalRanks alone(canonical, 1);
@@ -123,7 +120,7 @@ TEST_P(PerDegreeTest, StaysWithinItInWindowsOfThreeKeysOverShardsOfFourRows) {
 }
 
 TEST_P(PerDegreeTest, StaysWithinItForEveryMethod) {
-  const AttentionCase model = MakeCase(GetParam());
+  const AttentionCase model = MakePerDegreeCase(GetParam());
   constexpr int32_t kNumRanks = 4;
   for (const AttentionMethod method : kAttentionMethods) {
     if (method == AttentionMethod::kLocal) continue;
@@ -142,9 +139,9 @@ TEST_P(PerDegreeTest, StaysWithinItForEveryMethod) {
 
 // Prompts of every length and some generated rows, all in one step and each alone in chunks.
 TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
-  const AttentionCase model = MakeCase(GetParam());
+  const AttentionCase model = MakePerDegreeCase(GetParam());
   const int64_t width = model.facts.hidden_size;
-  for (const int32_t num_ranks : kRanks) {
+  for (const int32_t num_ranks : kPerDegreeRanks) {
     const std::vector<int64_t> prompts{0, 1, 2, 3, 7, 2 * num_ranks - 1, 31, 33, 66, 260};
     LocalRanks ranks(model, num_ranks);
     std::vector<TestSession> sessions;
@@ -166,7 +163,7 @@ TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
 
 // Sessions begin at ranks of their own, by their ids. With heads they all begin at rank 0.
 TEST_P(PerDegreeTest, HasTheSameBitsWhereverASessionBegins) {
-  const AttentionCase model = MakeCase(GetParam());
+  const AttentionCase model = MakePerDegreeCase(GetParam());
   for (const int32_t num_ranks : {2, 3, 4}) {
     LocalRanks ranks(model, num_ranks);
     for (const AttentionMethod method :
@@ -195,9 +192,9 @@ TEST_P(PerDegreeTest, HasTheSameBitsWhereverASessionBegins) {
 }
 
 TEST_P(PerDegreeTest, IsNearTheCanonicalSumInDecodeAndDependsOnTheRanks) {
-  AttentionCase canonical = MakeCase(GetParam());
+  AttentionCase canonical = MakePerDegreeCase(GetParam());
   canonical.facts.sum = AttentionSum::kCanonical;
-  const AttentionCase model = MakeCase(GetParam());
+  const AttentionCase model = MakePerDegreeCase(GetParam());
   const int64_t width = model.facts.hidden_size;
   LocalRanks alone(canonical, 1);
   const RowBatch<Bf16> expected =
@@ -223,109 +220,20 @@ TEST_P(PerDegreeTest, IsNearTheCanonicalSumInDecodeAndDependsOnTheRanks) {
   EXPECT_TRUE(differs);  // else the setting was ignored
 }
 
+std::string NameOf(const ::testing::TestParamInfo<PerDegreeCase>& info) {
+  return absl::StrCat(std::get<0>(info.param), "_", AttentionLayoutName(std::get<1>(info.param)));
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, PerDegreeTest,
-                         ::testing::Values("gqa", "mqa", "mha", "mla", "mla_yarn"),
-                         [](const auto& info) { return info.param; });
-
-// A shard of a prompt of one unit is two spans.
-TEST(PerDegreeFiguresTest, HoldTwoBuffersWhateverTheNumberOfRanks) {
-  const AttentionCase model = MakeCase("gqa");
-  for (const int32_t num_ranks : {2, 3, 5, 8}) {
-    LocalRanks ranks(model, num_ranks);
-    const int64_t length = 2 * num_ranks * kSpan - 3;
-    RunAll(*ranks.group, MakeTestSession(1, length, length, model.facts.hidden_size), {length});
-    for (int32_t rank = 0; rank < num_ranks; ++rank) {
-      const ShardFigures figures = ranks.group->rank(rank).shard_figures();
-      EXPECT_EQ(figures.rounds, num_ranks);  // one of them is the rank's own
-      EXPECT_LE(figures.max_foreign_spans, 4);
-      EXPECT_EQ(figures.spans_received, 2 * (num_ranks - 1));
-    }
-  }
-}
-
-TEST(PerDegreeFiguresTest, ReturnOneStateOfEachRankForAGeneratedRow) {
-  const AttentionCase model = MakeCase("gqa");
-  for (const int32_t num_ranks : {2, 3, 5}) {
-    LocalRanks ranks(model, num_ranks);
-    TestSession session = MakeTestSession(0, 701, 700, model.facts.hidden_size);
-    RunTestStep(*ranks.group, {&session}, {700});
-    RunTestStep(*ranks.group, {&session}, {1});
-    int64_t states = 0;
-    for (int32_t rank = 0; rank < num_ranks; ++rank) {
-      states += ranks.group->rank(rank).shard_figures().states_received;
-    }
-    EXPECT_EQ(states, model.facts.config.num_query_heads * (num_ranks - 1));
-  }
-}
-
-// No rank holds more than two blocks above its share, and all is given back.
-TEST(PerDegreeFiguresTest, KeepTheShareOfEachRankAndGiveItBack) {
-  const AttentionCase model = MakeCase("mqa");
-  for (const int32_t num_ranks : {2, 3, 4, 8}) {
-    LocalRanks ranks(model, num_ranks);
-    for (const int64_t prompt : {1, 2, 5, 31, 32, 33, 100, 255, 256, 257, 300}) {
-      for (const int64_t length : {prompt, prompt + 1, prompt + 40, prompt + 200}) {
-        TestSession session =
-            MakeTestSession(static_cast<uint64_t>(prompt), length, prompt, model.facts.hidden_size);
-        RunTestStep(*ranks.group, {&session}, {length});
-        const int64_t share = (length + num_ranks * kSpan - 1) / (num_ranks * kSpan);
-        for (int32_t rank = 0; rank < num_ranks; ++rank) {
-          EXPECT_LE(ranks.group->rank(rank).usage().used_blocks, share + 2)
-              << num_ranks << " ranks, " << prompt << " of " << length;
-        }
-        ranks.group->EndSession(session.id);
-        for (int32_t rank = 0; rank < num_ranks; ++rank) {
-          EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, 0);
-        }
-      }
-    }
-  }
-}
-
-// A step that is given up leaves nothing behind: the next one has the same bits.
-TEST(PerDegreeFiguresTest, ForgetAStepThatWasGivenUp) {
-  const AttentionCase model = MakeCase("mha");
-  const int64_t width = model.facts.hidden_size;
-  LocalRanks ranks(model, 3);
-  const RowBatch<Bf16> expected = RunAll(*ranks.group, MakeTestSession(4, 150, 140, width), {70});
-  TestSession session = MakeTestSession(4, 150, 140, width);
-  RunTestStep(*ranks.group, {&session}, {70});
-  std::vector<int64_t> used;
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    used.push_back(ranks.group->rank(rank).usage().used_blocks);
-    const StepPlan plan{.step = 5000000,
-                        .sessions = {{.session = session.id,
-                                      .num_rows = 60,
-                                      .position_begin = 70,
-                                      .prompt_length = 140,
-                                      .first_rank = session.first_rank}},
-                        .num_rows = 60};
-    ASSERT_TRUE(ranks.group->rank(rank).BeginStep(plan).ok());
-    ranks.group->rank(rank).AbortStep();
-    EXPECT_EQ(ranks.group->rank(rank).usage().used_blocks, used.back());
-  }
-  while (session.length < 150) RunTestStep(*ranks.group, {&session}, {70});
-  EXPECT_EQ(FirstDifference(expected.rows(), session.out.rows()), "");
-}
-
-TEST(PerDegreeFailureTest, NamesTheRankThatDied) {
-  const AttentionCase model = MakeCase("mla");
-  LocalRanks ranks(model, 3);
-  TestSession session = MakeTestSession(0, 400, 390, model.facts.hidden_size);
-  RunTestStep(*ranks.group, {&session}, {300});
-  ranks.exchange.Fail(1, absl::UnavailableError("attention-1 died"));
-  const StepPlan plan{.step = 6000000,
-                      .sessions = {{.session = session.id,
-                                    .num_rows = 90,
-                                    .position_begin = 300,
-                                    .prompt_length = 390}},
-                      .num_rows = 90};
-  RowBatch<Bf16> rows(90, model.facts.hidden_size);
-  const auto statuses = ranks.group->RunStep(plan, rows.rows(), rows.rows());
-  EXPECT_TRUE(std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
-    return absl::IsUnavailable(status) && status.message() == "attention-1 died";
-  }));
-}
+                         ::testing::Combine(::testing::Values("gqa", "mqa", "mha", "mla",
+                                                              "mla_yarn"),
+                                            ::testing::Values(AttentionLayout::kZigzag)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Layouts, PerDegreeTest,
+                         ::testing::Combine(::testing::Values("gqa", "mla"),
+                                            ::testing::Values(AttentionLayout::kContiguous,
+                                                              AttentionLayout::kStriped)),
+                         NameOf);
 
 }  // namespace
 }  // namespace moebius

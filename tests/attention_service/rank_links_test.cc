@@ -99,8 +99,13 @@ TEST_P(RankLinksTest, EveryMethodGivesTheBitsOfOneRankThroughWindowsSmallerThanA
 }
 
 TEST_P(RankLinksTest, ThePerDegreeSumHasTheBitsThatItHasOverLoopback) {
-  for (const std::string name : {"gqa", "mla"}) {
-    const AttentionCase model = MakeCase(name, AttentionSum::kPerDegree);
+  const std::pair<std::string, AttentionLayout> cases[] = {{"gqa", AttentionLayout::kZigzag},
+                                                           {"mla", AttentionLayout::kZigzag},
+                                                           {"gqa", AttentionLayout::kContiguous},
+                                                           {"mla", AttentionLayout::kStriped}};
+  for (const auto& [name, layout] : cases) {
+    AttentionCase model = MakeCase(name, AttentionSum::kPerDegree);
+    model.facts.layout = layout;
     const RowBatch<Bf16> rows = MakeRows(3, kLength, model.facts.hidden_size);
     for (const int32_t num_ranks : {3, 4}) {
       for (const AttentionMethod method : MethodsOf(num_ranks)) {

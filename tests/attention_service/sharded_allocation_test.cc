@@ -139,9 +139,15 @@ StepPlan PlanOf(uint64_t step, int64_t begin, int64_t end, Way way) {
 class ShardedAllocationTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(ShardedAllocationTest, AStepAllocatesOnlyItsAnswersInSteadyState) {
-  for (const AttentionSum sum : {AttentionSum::kCanonical, AttentionSum::kPerDegree}) {
+  const std::pair<AttentionSum, AttentionLayout> sums[] = {
+      {AttentionSum::kCanonical, AttentionLayout::kZigzag},
+      {AttentionSum::kPerDegree, AttentionLayout::kZigzag},
+      {AttentionSum::kPerDegree, AttentionLayout::kContiguous},
+      {AttentionSum::kPerDegree, AttentionLayout::kStriped}};
+  for (const auto& [sum, layout] : sums) {
     AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
     model.facts.sum = sum;
+    model.facts.layout = layout;
     for (const int32_t num_ranks : {2, 3}) {
       for (const Way way :
            {Way{AttentionMethod::kAllGather}, Way{AttentionMethod::kRingPassKv},
@@ -164,8 +170,9 @@ TEST_P(ShardedAllocationTest, AStepAllocatesOnlyItsAnswersInSteadyState) {
           // plan is checked by code that allocates.
           const auto num_clean = std::count(counts.begin() + 4, counts.end(), 0);
           EXPECT_GE(num_clean, 6) << absl::StrCat(
-              AttentionSumName(sum), ", ", AttentionMethodName(way.method), " over ", num_ranks,
-              " ranks, rows ", begin, " to ", end, ": ", absl::StrJoin(counts, " "));
+              AttentionSumName(sum), ", ", AttentionLayoutName(layout), ", ",
+              AttentionMethodName(way.method), " over ", num_ranks, " ranks, rows ", begin, " to ",
+              end, ": ", absl::StrJoin(counts, " "));
         }
       }
     }

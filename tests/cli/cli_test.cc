@@ -215,6 +215,7 @@ TEST(GenerateFlagsTest, CarryEveryValue) {
   flags.span = "64";
   flags.group_fill = "zero";
   flags.attention_sum = "per-degree";
+  flags.attention_layout = "striped";
   flags.kv_budget = "1GiB";
   flags.chunk = "9";
   const auto arguments = ParseGenerateFlags(flags);
@@ -232,6 +233,7 @@ TEST(GenerateFlagsTest, CarryEveryValue) {
   EXPECT_EQ(arguments->node.span, 64);
   EXPECT_EQ(arguments->node.group_fill, GroupFill::kZero);
   EXPECT_EQ(arguments->node.attention_sum, "per-degree");
+  EXPECT_EQ(arguments->node.attention_layout, "striped");
   EXPECT_EQ(arguments->node.kv_budget_bytes, int64_t{1} << 30);
   EXPECT_EQ(arguments->node.chunk_rows, 9);
 }

@@ -57,6 +57,7 @@ TEST(PlanAttentionTest, PrintsTheChoiceAndEveryMethodAsOneObject) {
   ASSERT_TRUE(json.ok()) << json.status();
   EXPECT_EQ(json->Find("choice")->string(), "ring-pass-q");
   EXPECT_EQ(json->Find("attention_sum")->string(), "per-degree");
+  EXPECT_EQ(json->Find("attention_layout")->string(), "zigzag");
   EXPECT_THAT(json->Find("reason")->string(), HasSubstr("on 4 ranks"));
   const Json& methods = *json->Find("methods");
   EXPECT_EQ(methods.members().size(), 6u);
@@ -137,6 +138,11 @@ TEST(PlanAttentionTest, RefusesFlagsThatMakeNoPlan) {
               HasSubstr("a context of 10 tokens"));
   EXPECT_EQ(with({"--context", "10", "--kv-heads", "3"}).code, kExitUsage);
   EXPECT_EQ(with({"--context", "10", "--attention-sum", "ring"}).code, kExitUsage);
+  EXPECT_EQ(
+      with({"--context", "10", "--attention-sum", "per-degree", "--attention-layout", "x"}).code,
+      kExitUsage);
+  EXPECT_THAT(with({"--context", "10", "--attention-layout", "striped"}).err,
+              HasSubstr("the layout striped is of the per-degree sum"));
   EXPECT_EQ(with({"--context", "10", "--flops", "-1"}).code, kExitUsage);
   EXPECT_EQ(with({"--context", "10", "--attention-sum", "canonical", "--return-bytes", "2"}).code,
             kExitUsage);

@@ -134,19 +134,30 @@ class PerDegreeHostileTest(unittest.TestCase):
     def test_a_rank_that_sums_in_another_way_is_refused_in_words(self):
         served, ready = self.serve()
         attention = os.path.join(programs.PROGRAMS, "moebius-attention")
-        for way, accepted in (("canonical", False), ("per-degree", True)):
+        router = "the router sums attention per-degree (zigzag)"
+        ways = ((("canonical", "zigzag"), "the attention sums attention canonical"),
+                (("per-degree", "striped"), "the attention sums attention per-degree (striped)"),
+                (("per-degree", "zigzag"), None))
+        for (way, layout), words in ways:
             process = subprocess.Popen(
-                [attention, "--model", self.model.path, "--attention-sum", way, "--join",
-                 ready["join"], "--http-listen", "127.0.0.1:0", "--kv-budget", "8MiB"],
+                [attention, "--model", self.model.path, "--attention-sum", way,
+                 "--attention-layout", layout, "--join", ready["join"], "--http-listen",
+                 "127.0.0.1:0", "--kv-budget", "8MiB"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             try:
                 for line in process.stderr:
                     if "joined" in line or "the configuration differs" in line:
                         break
-                self.assertIn("joined" if accepted else "the configuration differs", line)
+                self.assertIn("joined" if words is None else "the configuration differs", line)
+                if words is not None:
+                    self.assertIn(words, line)
+                    self.assertIn(router, line)
             finally:
                 process.kill()
                 process.communicate()
+        with open(os.path.join(served.folder.name, "logs", "router.log"), encoding="utf-8") as file:
+            log = file.read()
+        self.assertIn(f"{router}, {ways[0][1]}", log)
         self.assertEqual(served.stop(), 0, served.stderr())
 
 

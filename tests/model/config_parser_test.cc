@@ -16,6 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 Json GoldenJson(const std::string& name) {
   return *Json::Parse(
@@ -462,11 +463,13 @@ TEST(GenerationConfigTest, RefusesAbsurdValuesByName) {
 
 TEST(FolderSettingsTest, ReadsKnownFieldsAndRefusesOthers) {
   const auto settings = ParseFolderSettings(
-      R"({"span": 128, "tokenizer": "bytes", "group_fill": "zero", "attention_sum": null})");
+      R"({"span": 128, "tokenizer": "bytes", "group_fill": "zero", "attention_sum": null,
+          "attention_layout": "striped"})");
   ASSERT_TRUE(settings.ok()) << settings.status();
   EXPECT_EQ(settings->span, 128);
   EXPECT_EQ(settings->tokenizer, "bytes");
   EXPECT_EQ(settings->group_fill, GroupFill::kZero);
+  EXPECT_EQ(settings->attention_layout, "striped");
   const std::pair<const char*, const char*> cases[] = {
       {R"({"spam": 128})", "moebius.json: spam is not a field"},
       {R"({"span": 0})", "span must be between"},
@@ -508,6 +511,37 @@ TEST(NumericsTest, FlagsBeatTheFolderWhichBeatsTheDefaults) {
   EXPECT_TRUE(IsUsageError(sum));
 }
 
+TEST(NumericsTest, ALayoutIsOfThePerDegreeSum) {
+  const ModelConfig config = *ParseJson(GoldenJson("deepseek_v3"));
+  FolderSettings settings;
+  NumericsOverrides overrides;
+  EXPECT_EQ(ResolveNumerics(config, settings, overrides)->attention_layout, "zigzag");
+  overrides.attention_layout = "zigzag";  // the default may be said
+  EXPECT_TRUE(ResolveNumerics(config, settings, overrides).ok());
+  overrides.attention_layout = "striped";
+  const absl::Status flag = ResolveNumerics(config, settings, overrides).status();
+  EXPECT_EQ(
+      flag.message(),
+      "--attention-layout is striped and the attention sum canonical, whose shards follow the "
+      "span rule");
+  EXPECT_THAT(HintOf(flag), HasSubstr("--attention-sum per-degree"));
+  EXPECT_TRUE(IsUsageError(flag));
+  overrides.attention_sum = "per-degree";
+  EXPECT_EQ(ResolveNumerics(config, settings, overrides)->attention_layout, "striped");
+  overrides.attention_layout = "spiral";
+  EXPECT_EQ(ResolveNumerics(config, settings, overrides).status().message(),
+            "--attention-layout is \"spiral\", it must be zigzag, contiguous or striped");
+
+  settings.attention_sum = "per-degree";
+  settings.attention_layout = "contiguous";
+  EXPECT_EQ(ResolveNumerics(config, settings, {})->attention_layout, "contiguous");
+  settings.attention_sum = std::nullopt;
+  const absl::Status folder = ResolveNumerics(config, settings, {}).status();
+  EXPECT_THAT(std::string(folder.message()),
+              HasSubstr("moebius.json: attention_layout is contiguous"));
+  EXPECT_FALSE(IsUsageError(folder));
+}
+
 TEST(NumericsTest, ASpanThatCannotBeIsTheFaultOfWhoGaveIt) {
   const ModelConfig config = *ParseJson(GoldenJson("deepseek_v3"));
   FolderSettings settings;
@@ -536,6 +570,14 @@ TEST(NumericsTest, EveryConstantChangesTheCanonicalText) {
   others[6].dtype = "fp8";
   others[7].numeric_class = "gpu";
   for (const NumericsConfig& other : others) EXPECT_NE(CanonicalNumericsText(other, 1), text);
+  // The default layout is not part of the text, so that hashes stay what they were.
+  EXPECT_THAT(CanonicalNumericsText(others[5], 1), Not(HasSubstr("layout")));
+  NumericsConfig striped = others[5];
+  striped.attention_layout = "striped";
+  NumericsConfig contiguous = others[5];
+  contiguous.attention_layout = "contiguous";
+  EXPECT_NE(CanonicalNumericsText(striped, 1), CanonicalNumericsText(others[5], 1));
+  EXPECT_NE(CanonicalNumericsText(striped, 1), CanonicalNumericsText(contiguous, 1));
 }
 
 }  // namespace

@@ -81,13 +81,17 @@ TEST(DescribeExactnessTest, IsExactWhereNothingWasTouchedAndSaysWhyNot) {
 }
 
 TEST(DescribeExactnessTest, SaysWhatBitsOfThePerDegreeSumDependOn) {
-  EXPECT_THAT(DescribeExactness({}, CapacityPolicy(), 1).reasons,
+  EXPECT_THAT(DescribeExactness({}, CapacityPolicy(), {.num_ranks = 1}).reasons,
               ElementsAre("attention summed per degree over 1 rank: its bits depend on the ranks"));
-  const Exactness exactness = DescribeExactness({}, CapacityPolicy(), 4);
+  const Exactness exactness = DescribeExactness({}, CapacityPolicy(), {.num_ranks = 4});
   EXPECT_FALSE(exactness.exact());
   EXPECT_THAT(
       exactness.reasons,
       ElementsAre("attention summed per degree over 4 ranks: its bits depend on the ranks"));
+  EXPECT_THAT(
+      DescribeExactness({}, CapacityPolicy(), {3, AttentionLayout::kStriped}).reasons,
+      ElementsAre(
+          "attention summed per degree over 3 ranks, striped: its bits depend on the ranks"));
 }
 
 TEST(DescribeExactnessTest, SaysWhichBiasesWereInForce) {

@@ -88,6 +88,28 @@ TEST(CheckGreetingTest, ShowsBothHashesOfDifferentConfigurations) {
   EXPECT_THAT(HintOf(CheckGreeting(own, other)), HasSubstr("same model folder"));
 }
 
+// The hint is for who has to change, whoever of the two refuses: the router's settings stay.
+TEST(CheckGreetingTest, NamesTheSettingsThatDifferWhereItKnowsTheOthersHash) {
+  Greeting router = Sample();
+  router.role = Role::kRouter;
+  Greeting attention = Sample();
+  attention.config_hash = "00000000deadbeef";
+  const ConfigWords canonical{"sums attention canonical", "--attention-sum canonical"};
+  const ConfigWords striped{"sums attention per-degree (striped)",
+                            "--attention-sum per-degree --attention-layout striped"};
+  const absl::Status by_router = CheckGreeting(
+      router, attention, {{"1", {}, {}}, {attention.config_hash, canonical, striped}});
+  EXPECT_EQ(by_router.message(),
+            "the configuration differs: the router has 0123456789abcdef, the attention has "
+            "00000000deadbeef; the router sums attention canonical, the attention sums attention "
+            "per-degree (striped)");
+  EXPECT_EQ(HintOf(by_router), "start the attention with --attention-sum canonical");
+  EXPECT_EQ(HintOf(CheckGreeting(attention, router, {{router.config_hash, striped, canonical}})),
+            "start the attention with --attention-sum canonical");
+  EXPECT_THAT(HintOf(CheckGreeting(router, attention, {{"1", {}, {}}})),
+              HasSubstr("give both the same --span"));
+}
+
 TEST(CheckGreetingTest, RefusesAnotherNumericClass) {
   Greeting other = Sample();
   other.numeric_class = "gpu";
