@@ -14,9 +14,9 @@
 namespace moebius {
 namespace {
 
-constexpr int kChains = 16;
+inline constexpr int kChains = 16;
 // Rows that are taken together: what their chains fold to is folded for all of them in vectors.
-constexpr int kStateRows = 16;
+inline constexpr int kStateRows = 16;
 
 // Per row the 16 chains folded to as many as a vector has lanes.
 template <class V>
