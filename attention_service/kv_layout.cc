@@ -40,19 +40,20 @@ int64_t KvLayout::row_width(HeadRange heads) const {
 
 void KvLayout::ReadRows(const Bf16* layer, int64_t token_begin, HeadRange heads,
                         MutableBf16Rows rows) const {
-  for (int64_t r = 0; r < rows.num_rows; ++r) {
-    Bf16* row = rows.row(r);
-    if (is_latent()) {
-      std::copy_n(layer + (token_begin + r) * latent_stride_, latent_width_, row);
-      continue;
+  if (is_latent()) {
+    for (int64_t r = 0; r < rows.num_rows; ++r) {
+      std::copy_n(layer + (token_begin + r) * latent_stride_, latent_width_, rows.row(r));
     }
-    Bf16* value = row + heads.size() * shape_.key_width;
-    for (int32_t head = heads.begin; head < heads.end; ++head) {
-      LoadKey(order_, shape_, keys(layer, head), token_begin + r, row);
-      LoadValue(order_, shape_, values(layer, head), token_begin + r, value);
-      row += shape_.key_width;
-      value += shape_.value_width;
-    }
+    return;
+  }
+  const int64_t k_width = heads.size() * shape_.key_width;
+  for (int32_t head = heads.begin; head < heads.end; ++head) {
+    const int64_t index = head - heads.begin;
+    UnpackKeys(order_, shape_, keys(layer, head), token_begin,
+               rows.Columns(index * shape_.key_width, (index + 1) * shape_.key_width));
+    UnpackValues(order_, shape_, values(layer, head), token_begin,
+                 rows.Columns(k_width + index * shape_.value_width,
+                              k_width + (index + 1) * shape_.value_width));
   }
 }
 

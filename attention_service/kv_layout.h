@@ -54,7 +54,8 @@ class KvLayout {
   /// Positions [token_begin, token_begin + rows.num_rows) of a block as such rows.
   void ReadRows(const Bf16* layer, int64_t token_begin, HeadRange heads,
                 MutableBf16Rows rows) const;
-  /// Fills those heads of a block of zeros with the rows of its first positions.
+  /// Writes those heads of a block from the rows of its first positions; grouped: those that are
+  /// absent become +0. The rest of the block stays as it is.
   void WriteBlock(Bf16Rows rows, HeadRange heads, Bf16* layer) const;
 
   /// Writes position `token` in [0, key_block): k [kv heads * key_width], v [kv heads *

@@ -175,9 +175,11 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
       const auto in_block = [&](int64_t at) {
         return static_cast<int32_t>(std::clamp(at, keys.begin, keys.end) - block.begin);
       };
-      for (int64_t r = begin; r < end; ++r) {
-        const int64_t position = PositionOf(r);
-        visible[r - begin] = {in_block(window_.FirstKey(position)), in_block(position + 1)};
+      for (int64_t r = begin; r < end;) {
+        const int64_t row = r / num_heads_;  // its heads see the same
+        const int64_t position = position_begin_ + row;
+        const VisibleKeys seen{in_block(window_.FirstKey(position)), in_block(position + 1)};
+        for (; r < std::min(end, (row + 1) * num_heads_); ++r) visible[r - begin] = seen;
       }
       AccumulateKeyBlock(kernels_, shape_, tiles_[static_cast<size_t>(begin / kMaxTileRows)],
                          absl::MakeConstSpan(visible, static_cast<size_t>(end - begin)), view.keys,

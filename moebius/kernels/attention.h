@@ -48,7 +48,7 @@ struct SpanStates {
 void ClearStates(SpanStates states);
 
 /// Most query rows of one tile.
-inline constexpr int64_t kMaxTileRows = 32;
+inline constexpr int64_t kMaxTileRows = 64;
 
 /// Up to kMaxTileRows queries in the form that a tier's kernel reads. Reusable; not thread-safe
 /// while Prepare runs.
@@ -66,11 +66,10 @@ class QueryTile {
 
 /// Memory that one thread reuses between calls.
 struct SpanScratch {
-  Array<float> scores;      // [kMaxTileRows, B]
-  Array<Bf16> weights;      // [kMaxTileRows, B]: P
-  Array<uint8_t> prepared;  // P as the kernel reads it
-  Array<float> products;    // [kMaxTileRows, padded_value_width]: P·V
+  Array<float> scores;     // [kMaxTileRows, B]
+  Array<uint8_t> weights;  // [kMaxTileRows, B]: P as the kernel reads it
   float alphas[kMaxTileRows] = {};
+  bool sees[kMaxTileRows] = {};  // the row a key
 
   void Reserve(const Kernels& kernels, const SpanShape& shape);
 };
@@ -94,12 +93,14 @@ void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t 
 /// Writes value `token` in [0, B) of a block, `value` [value_width]; null writes +0.
 void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int64_t token,
                 Bf16* block);
-/// The inverse: `key` [key_width], `value` [value_width].
-void LoadKey(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token, Bf16* key);
-void LoadValue(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token,
-               Bf16* value);
 /// Packs a whole block from rows [num_rows <= B, width]; absent rows become +0.
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block);
 void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block);
+/// The inverse for the tokens from `token_begin` on: `keys` [num_rows, key_width], `values`
+/// [num_rows, value_width], token_begin + num_rows <= B.
+void UnpackKeys(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token_begin,
+                MutableBf16Rows keys);
+void UnpackValues(PairOrder order, const SpanShape& shape, const Bf16* block, int64_t token_begin,
+                  MutableBf16Rows values);
 
 }  // namespace moebius

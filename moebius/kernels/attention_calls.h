@@ -16,35 +16,27 @@ struct VisibleKeys {
   bool empty() const { return end <= begin; }
 };
 
+/// How a tier's block sum reads prepared rows: per 32 K and row 32 bf16 values as they are; of
+/// elements 4j … 4j + 3 the order 2, 0, 3, 1; or 32 fp32 values.
+enum class RowForm : int32_t { kBf16, kBf16WithinChain, kFloat };
+
 /// The online softmax of one key block for a tile of rows; AccumulateKeyBlock has the formulas.
 struct WeighBlockCall {
-  const float* scores = nullptr;  // [num_rows, key_block] block sums, unscaled
+  float* scores = nullptr;  // [num_rows, key_block] block sums, unscaled; overwritten
   int64_t num_rows = 0;
   int64_t key_block = 0;  // a multiple of 32
   float scale = 1.0f;
-  const VisibleKeys* visible = nullptr;  // [num_rows], none: the row is skipped, its weights are +0
+  const VisibleKeys* visible = nullptr;  // [num_rows], none: the row is skipped, its P is +0
   float* m = nullptr;                    // [num_rows], in and out
   float* l = nullptr;                    // [num_rows], in and out
   float* alphas = nullptr;               // [num_rows] out
-  uint16_t* weights = nullptr;           // [num_rows, key_block] out: P in bf16
+  RowForm form = RowForm::kBf16;
+  void* weights = nullptr;  // out: P rounded to bf16, as prepare_rows makes [num_rows, key_block]
 };
 
-/// acc = fma(acc, alpha, products) for the rows that see a key.
-struct RescaleCall {
-  const float* products = nullptr;  // [num_rows, products_stride]
-  int64_t products_stride = 0;
-  int64_t num_rows = 0;
-  int64_t width = 0;  // any
-  const VisibleKeys* visible = nullptr;
-  const float* alphas = nullptr;
-  float* acc = nullptr;  // [num_rows, acc_stride]
-  int64_t acc_stride = 0;
-};
-
-/// The element-wise half of the span kernel in one instruction set. Thread-safe.
+/// What the span kernel does between its block sums, in one instruction set. Thread-safe.
 struct AttentionKernels {
   void (*weigh_block)(const WeighBlockCall&) = nullptr;
-  void (*rescale)(const RescaleCall&) = nullptr;
 };
 
 /// Those that go with a tier's block sum. The tier must be usable on this host.

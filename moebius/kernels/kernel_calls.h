@@ -19,6 +19,7 @@ enum class Epilogue : int32_t {
   kFloat,       // out fp32 = sum from +0
   kAccumulate,  // out fp32 = sum from out's former value
   kBf16,        // out bf16 = round(sum from +0 [+ bias])
+  kRescale,     // out fp32 = fma(out's former value, the row's scale, sum from +0)
   kSwiGlu,  // columns c and c + 16 of a panel are gate g and up u: out bf16 = (g · sigmoid(g)) · u
 };
 
@@ -33,8 +34,10 @@ struct BlockSumCall {
   int64_t num_columns = 0;
   Epilogue epilogue = Epilogue::kFloat;
   const float* bias = nullptr;  // [num_columns] or null; kBf16 and kFloat: added to the sum in fp32
-  void* out = nullptr;          // fp32 or bf16 [num_rows, num_columns]
-  int64_t out_stride = 0;       // elements from row to row
+  const float* row_scales = nullptr;  // kRescale: [num_rows]
+  const bool* row_takes = nullptr;    // kRescale: [num_rows]; false leaves the row as it is
+  void* out = nullptr;                // fp32 or bf16 [num_rows, num_columns]
+  int64_t out_stride = 0;             // elements from row to row
 };
 
 /// Codes of FP8 weights to bf16 values, exactly: `num_blocks` blocks of kPanelBlockSize. In each

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -96,7 +97,7 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
   uint64_t seed = 100;
   for (const auto& [key_width, value_width, key_block, num_keys] : shapes) {
     const SpanShape shape{key_width, value_width, key_block, 0.17f};
-    constexpr int64_t kRows = 33;
+    constexpr int64_t kRows = kMaxTileRows + 1;
     const SpanData data(shape, num_keys, kRows, ++seed);
     std::vector<VisibleKeys> visible;
     for (int64_t r = 0; r < kRows; ++r) {
@@ -107,9 +108,14 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
       SCOPED_TRACE(TierName(tier));
       const Kernels& kernels = *FindKernels(tier);
       const uint64_t before = kernels.Executed();
-      data.ExpectReference(data.Compute(kernels, 0, 32, visible), 0, visible);
-      data.ExpectReference(data.Compute(kernels, 1, 4, visible), 1, visible);
-      data.ExpectReference(data.Compute(kernels, 32, 33, visible), 32, visible);
+      // Whole tiles; few rows; numbers of rows that AMX cuts into tiles which share some.
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, kMaxTileRows),
+                                       {1, 4},
+                                       {1, 35},
+                                       {10, 60},
+                                       {kMaxTileRows, kRows}}) {
+        data.ExpectReference(data.Compute(kernels, begin, end, visible), begin, visible);
+      }
       EXPECT_GT(kernels.Executed(), before);
     }
   }
@@ -117,7 +123,7 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
 
 // Rows that see the keys of a window: its edges at every place of a vector, of a panel, of a block.
 TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierAndWindow) {
-  constexpr int64_t kRows = 33;
+  constexpr int64_t kRows = kMaxTileRows + 1;
   for (const int64_t key_block : {32, 96, 128}) {
     const int64_t num_keys = 2 * key_block + 7;
     const SpanShape shape{24, 40, key_block, 0.17f};
@@ -132,9 +138,11 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierAndWindow) {
       for (const Tier tier : HostTiers()) {
         SCOPED_TRACE(TierName(tier));
         const Kernels& kernels = *FindKernels(tier);
-        data.ExpectReference(data.Compute(kernels, 0, 32, visible), 0, visible);
+        data.ExpectReference(data.Compute(kernels, 0, kMaxTileRows, visible), 0, visible);
         data.ExpectReference(data.Compute(kernels, 20, 23, visible), 20, visible);
-        data.ExpectReference(data.Compute(kernels, 32, 33, visible), 32, visible);
+        data.ExpectReference(data.Compute(kernels, 20, 54, visible), 20, visible);
+        data.ExpectReference(data.Compute(kernels, kMaxTileRows, kRows, visible), kMaxTileRows,
+                             visible);
       }
     }
   }
@@ -148,6 +156,49 @@ TEST(SpanKernelTest, LeavesARowThatSeesNothingEmpty) {
   EXPECT_EQ(states.l[0], 0.0f);
   for (const float element : states.acc.rows().span(0)) EXPECT_EQ(element, 0.0f);
   EXPECT_GT(states.l[1], 0.0f);
+}
+
+// P in each form that a block sum reads, from each instruction set.
+TEST(SpanKernelTest, WeighsIntoEveryFormOfRows) {
+  constexpr int64_t kRows = 19, kKeys = 96;
+  constexpr int64_t kValues = kRows * kKeys;
+  Random random(9);
+  std::vector<float> scores(kValues);
+  for (float& score : scores) score = 9.0f * random.Normal();
+  std::vector<VisibleKeys> visible;
+  for (int32_t r = 0; r < kRows; ++r) visible.push_back({r % 3 * 20, r % 5 * 24});
+  const auto weigh = [&](Tier tier, RowForm form, void* weights) {
+    std::vector<float> overwritten = scores, m(kRows, -1.0f), l(kRows, 0.5f), alphas(kRows);
+    AttentionKernelsOf(tier).weigh_block({.scores = overwritten.data(),
+                                          .num_rows = kRows,
+                                          .key_block = kKeys,
+                                          .scale = 0.3f,
+                                          .visible = visible.data(),
+                                          .m = m.data(),
+                                          .l = l.data(),
+                                          .alphas = alphas.data(),
+                                          .form = form,
+                                          .weights = weights});
+    m.insert(m.end(), l.begin(), l.end());
+    m.insert(m.end(), alphas.begin(), alphas.end());
+    return m;
+  };
+  std::vector<uint16_t> expected(kValues);
+  const std::vector<float> states = weigh(Tier::kPortable, RowForm::kBf16, expected.data());
+  for (const Tier tier : HostTiers()) {
+    SCOPED_TRACE(TierName(tier));
+    std::vector<uint16_t> plain(kValues, 1), within_chain(kValues, 1);
+    std::vector<float> widened(kValues, 1.0f);
+    EXPECT_EQ(weigh(tier, RowForm::kBf16, plain.data()), states);
+    EXPECT_EQ(weigh(tier, RowForm::kBf16WithinChain, within_chain.data()), states);
+    EXPECT_EQ(weigh(tier, RowForm::kFloat, widened.data()), states);
+    EXPECT_EQ(plain, expected);
+    constexpr size_t kOrder[] = {2, 0, 3, 1};
+    for (size_t i = 0; i < kValues; ++i) {
+      ASSERT_EQ(within_chain[i], expected[i / 4 * 4 + kOrder[i % 4]]) << i;
+      ASSERT_EQ(widened[i], ToFloat(Bf16{expected[i]})) << i;
+    }
+  }
 }
 
 TEST(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
@@ -201,6 +252,49 @@ TEST(SpanKernelTest, PacksAWholeBlockAsTokenByToken) {
     }
     EXPECT_EQ(whole_keys, single_keys);
     EXPECT_EQ(whole_values, single_values);
+  }
+}
+
+TEST(SpanKernelTest, UnpacksAnyTokensOfABlock) {
+  Random random(4);
+  for (const SpanShape& shape : {SpanShape{40, 24, 64, 1.0f}, SpanShape{32, 96, 96, 1.0f}}) {
+    RowBatch<Bf16> keys(shape.key_block, shape.key_width);
+    RowBatch<Bf16> values(shape.key_block, shape.value_width);
+    for (int64_t r = 0; r < shape.key_block; ++r) {
+      for (Bf16& element : keys.rows().span(r)) element = ToBf16(random.Normal());
+      for (Bf16& element : values.rows().span(r)) element = ToBf16(random.Normal());
+    }
+    for (const PairOrder order : {PairOrder::kAdjacent, PairOrder::kWithinChain}) {
+      std::vector<Bf16> packed_keys(static_cast<size_t>(shape.key_block_elements()));
+      std::vector<Bf16> packed_values(static_cast<size_t>(shape.value_block_elements()));
+      PackKeyBlock(order, shape, keys.rows(), packed_keys.data());
+      PackValueBlock(order, shape, values.rows(), packed_values.data());
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, shape.key_block),
+                                       {0, 1},
+                                       {31, 33},
+                                       {5, 64},
+                                       {32, 64},
+                                       {40, 40}}) {
+        // Wider rows, whose other elements nobody writes.
+        const Bf16 untouched{0x1234};
+        const int64_t width = shape.key_width + shape.value_width + 3;
+        std::vector<Bf16> rows(static_cast<size_t>((end - begin) * width), untouched);
+        const MutableBf16Rows out(rows.data(), end - begin, width);
+        UnpackKeys(order, shape, packed_keys.data(), begin, out.Columns(1, 1 + shape.key_width));
+        UnpackValues(order, shape, packed_values.data(), begin,
+                     out.Columns(2 + shape.key_width, width - 1));
+        for (int64_t r = 0; r < end - begin; ++r) {
+          const absl::Span<const Bf16> row = out.span(r);
+          const auto key_width = static_cast<size_t>(shape.key_width);
+          const auto value_width = static_cast<size_t>(shape.value_width);
+          EXPECT_EQ(row.subspan(1, key_width), keys.rows().span(begin + r));
+          EXPECT_EQ(row.subspan(2 + key_width, value_width), values.rows().span(begin + r));
+          for (const size_t gap : {size_t{0}, 1 + key_width, row.size() - 1}) {
+            EXPECT_EQ(row[gap], untouched);
+          }
+        }
+      }
+    }
   }
 }
 

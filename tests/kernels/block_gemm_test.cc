@@ -78,6 +78,52 @@ TEST_P(BlockGemmTest, GivesTheScalarStatementsBitsForAnyNumberOfRows) {
   }
 }
 
+TEST_P(BlockGemmTest, RescalesWhatIsThereByTheRowsScale) {
+  const Fixture& fixture = Fixture::Shared();
+  const PackedMatrix matrix = PackedMatrix::Pack(fixture.weights.rows(), kernels().pair_order);
+  constexpr int64_t kBlocks = (kDepth + kBlockDepth - 1) / kBlockDepth;
+  for (int64_t count = 1; count <= 64; ++count) {
+    std::vector<const uint16_t*> pointers;
+    for (int64_t r = 0; r < count; ++r) {
+      pointers.push_back(reinterpret_cast<const uint16_t*>(fixture.rows.rows().row(r)));
+    }
+    Array<uint8_t> prepared(static_cast<size_t>(kBlocks * count) * kernels().prepared_block_bytes);
+    kernels().prepare_rows(
+        {.rows = pointers.data(), .num_rows = count, .depth = kDepth, .prepared = prepared.data()});
+    GuardedRows<float> out(count, kOutputs);
+    FillNormal(out.rows(), kSeed + 4);
+    std::vector<float> scales;
+    bool takes[64];
+    std::vector<std::vector<FloatBits>> expected;
+    for (int64_t r = 0; r < count; ++r) {
+      scales.push_back(static_cast<float>(r) / 7.0f);
+      takes[r] = r % 5 != 1;
+      std::vector<FloatBits>& row = expected.emplace_back(BitsOf(out.rows(), r));
+      for (size_t n = 0; takes[r] && n < row.size(); ++n) {
+        const float sum = reference::BlockSum(
+            fixture.rows.rows().span(r), fixture.weights.rows().span(static_cast<int64_t>(n)), 0);
+        row[n] = FloatBits(std::fma(out.rows().row(r)[n], scales.back(), sum));
+      }
+    }
+    kernels().block_sum({.prepared_rows = prepared.data(),
+                         .num_rows = count,
+                         .num_blocks = kBlocks,
+                         .panels = matrix.panel(0),
+                         .num_panels = (kOutputs + kPanelColumns - 1) / kPanelColumns,
+                         .num_columns = kOutputs,
+                         .epilogue = Epilogue::kRescale,
+                         .row_scales = scales.data(),
+                         .row_takes = takes,
+                         .out = out.rows().data,
+                         .out_stride = out.stride});
+    for (int64_t r = 0; r < count; ++r) {
+      ASSERT_EQ(BitsOf(out.rows(), r), expected[static_cast<size_t>(r)])
+          << "row " << r << " of " << count;
+    }
+    ASSERT_TRUE(out.GuardsIntact()) << count << " rows";
+  }
+}
+
 TEST_P(BlockGemmTest, GivesTheSameBitsForAnyNumberOfThreads) {
   SCOPED_TRACE(kSeed);
   const Fixture& fixture = Fixture::Shared();

@@ -131,13 +131,15 @@ TEST(MathTest, LanesGiveTheScalarBits) {
     const PortableVector::Float exp2 = VectorExp2<PortableVector>(x);
     const PortableVector::Float exp = VectorExp<PortableVector>(x);
     const PortableVector::Float sigmoid = VectorSigmoid<PortableVector>(x);
-    const PortableVector::Float not_above_0 = VectorExpNotAbove0<PortableVector>(x);
+    PortableVector::Float not_above_0[2] = {x, x + x};
+    VectorsExpNotAbove0<PortableVector, 2>(not_above_0);
     for (int lane = 0; lane < PortableVector::kLanes; ++lane) {
       ASSERT_EQ(FloatBits(exp2[lane]), FloatBits(Exp2(x[lane]))) << x[lane];
       ASSERT_EQ(FloatBits(exp[lane]), FloatBits(Exp(x[lane]))) << x[lane];
       ASSERT_EQ(FloatBits(sigmoid[lane]), FloatBits(Sigmoid(x[lane]))) << x[lane];
       if (x[lane] > 0) continue;
-      ASSERT_EQ(FloatBits(not_above_0[lane]), FloatBits(Exp(x[lane]))) << x[lane];
+      ASSERT_EQ(FloatBits(not_above_0[0][lane]), FloatBits(Exp(x[lane]))) << x[lane];
+      ASSERT_EQ(FloatBits(not_above_0[1][lane]), FloatBits(Exp(x[lane] + x[lane]))) << x[lane];
     }
   }
 }

@@ -2,32 +2,54 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "moebius/kernels/attention_calls.h"
 #include "moebius/kernels/cpu/vector.h"
 #include "moebius/kernels/cpu/vector_math.h"
+#include "moebius/kernels/kernel_calls.h"
 
-/// The element-wise half of the span kernel over vectors of any width: the same operations on the
+/// The softmax of the span kernel over vectors of any width: the same operations on the
 /// same 16 chains. Each tier's file has its own copy (see vector.h).
 namespace moebius {
 namespace {
 
-constexpr int kChains = 16;
-// Rows whose state is brought up to date together: exponentials of their own, in vectors.
-constexpr int kStateRows = 16;
+inline constexpr int kChains = 16;
+// Rows that are taken together: what their chains fold to is folded for all of them in vectors.
+inline constexpr int kStateRows = 16;
 
-// The chains folded by halves, 8, 4, 2, 1: chain c with chain c + half.
+// Per row the 16 chains folded to as many as a vector has lanes.
+template <class V>
+using RowChains = typename V::Float[kStateRows];
+
+// 16 chains to one vector by halves, chain c with chain c + half; the lanes are folded later.
 template <class V, class Combine>
-MOEBIUS_ALWAYS_INLINE float FoldChains(typename V::Float (&chains)[kChains / V::kLanes],
-                                       Combine combine) {
+MOEBIUS_ALWAYS_INLINE typename V::Float FoldVectors(
+    typename V::Float (&chains)[kChains / V::kLanes], Combine combine) {
   for (int half = kChains / V::kLanes / 2; half > 0; half /= 2) {
     for (int v = 0; v < half; ++v) chains[v] = combine(chains[v], chains[v + half]);
   }
-  return V::FoldLanes(chains[0], combine);
+  return chains[0];
+}
+
+// The rest of the fold: result[i] of row i.
+template <class V, class Combine>
+MOEBIUS_ALWAYS_INLINE void FoldRowChains(const RowChains<V>& chains, Combine combine,
+                                         float* result) {
+  for (int begin = 0; begin < kStateRows; begin += V::kLanes) {
+    typename V::Float rows[V::kLanes];
+    MOEBIUS_UNROLL
+    for (int i = 0; i < V::kLanes; ++i) rows[i] = chains[begin + i];
+    V::Store(result + begin, V::FoldRows(rows, combine));
+  }
 }
 
 // Which keys of a block a row sees.
 enum class Seen { kAll, kFromFirst, kRange };
+template <Seen seen>
+struct SeenConstant {
+  static constexpr Seen value = seen;
+};
 
 // All ones in the lanes of key `first` and the following that a row sees.
 template <class V, Seen seen>
@@ -38,151 +60,211 @@ MOEBIUS_ALWAYS_INLINE typename V::Int SeenLanes(typename V::Int lanes, int32_t f
   return before_end & (lanes + first >= keys.begin);
 }
 
-// The greatest of m and the scaled visible scores. Any order gives the same value but for the sign
-// of a zero, which Exp ignores.
+// Scales the scores of a row and returns the greatest visible one, in as many chains as a vector
+// has lanes. Any order gives the same value but for the sign of a zero, which Exp ignores.
 template <class V, Seen seen>
-MOEBIUS_ALWAYS_INLINE float MaxOfVisible(const float* scores, float scale, VisibleKeys keys,
-                                         typename V::Int lanes, float m) {
+MOEBIUS_ALWAYS_INLINE typename V::Float ScaleAndMax(float* scores, float scale, VisibleKeys keys,
+                                                    typename V::Int lanes) {
   constexpr int kVectors = kChains / V::kLanes;
   const typename V::Float hidden = V::Broadcast(-__builtin_inff());
   typename V::Float maxima[kVectors];
   for (int v = 0; v < kVectors; ++v) maxima[v] = hidden;
-  for (int32_t j = keys.begin / kChains * kChains; j < keys.end; j += kChains) {
-    for (int v = 0; v < kVectors; ++v) {
+  for (int32_t j = keys.begin / kBlockDepth * kBlockDepth; j < keys.end; j += kBlockDepth) {
+    MOEBIUS_UNROLL
+    for (int v = 0; v < kBlockDepth / V::kLanes; ++v) {
       const int32_t first = j + v * V::kLanes;
       typename V::Float s = V::Load(scores + first) * V::Broadcast(scale);
+      V::Store(scores + first, s);
       if constexpr (seen != Seen::kAll) {
         s = V::Select(SeenLanes<V, seen>(lanes, first, keys), s, hidden);
       }
-      maxima[v] = V::Max(s, maxima[v]);
+      maxima[v % kVectors] = V::Max(s, maxima[v % kVectors]);
     }
   }
-  const float greatest =
-      FoldChains<V>(maxima, [](typename V::Float a, typename V::Float b) { return V::Max(b, a); });
-  return greatest > m ? greatest : m;
+  return FoldVectors<V>(maxima,
+                        [](typename V::Float a, typename V::Float b) { return V::Max(b, a); });
 }
 
-// P of one row, from the scores and the maximum that has become m: returns its sum.
-template <class V, Seen seen>
-MOEBIUS_ALWAYS_INLINE float WeighScores(const float* scores, float scale, float m, VisibleKeys keys,
-                                        typename V::Int lanes, int64_t key_block,
-                                        uint16_t* weights) {
-  constexpr int kVectors = kChains / V::kLanes;
-  typename V::Float chains[kVectors];
-  for (int v = 0; v < kVectors; ++v) chains[v] = V::Zero();
-  int32_t j = keys.begin / kChains * kChains;
-  if constexpr (seen == Seen::kRange) {
-    __builtin_memset(weights, 0, static_cast<size_t>(j) * sizeof(uint16_t));
-  }
-  for (; j < keys.end; j += kChains) {
-    for (int v = 0; v < kVectors; ++v) {
-      const int32_t first = j + v * V::kLanes;
-      const typename V::Float s = V::Load(scores + first) * V::Broadcast(scale);
-      // No visible score is above m.
-      typename V::Float p = VectorExpNotAbove0<V>(s - V::Broadcast(m));
-      if constexpr (seen != Seen::kAll) {
-        p = V::Select(SeenLanes<V, seen>(lanes, first, keys), p, V::Zero());
-      }
-      chains[v] = chains[v] + p;
-      V::StoreNormalBf16(weights + first, p);
-    }
-  }
-  if constexpr (seen != Seen::kAll) {
-    if (j < key_block) {
-      __builtin_memset(weights + j, 0, static_cast<size_t>(key_block - j) * sizeof(uint16_t));
-    }
-  }
-  return FoldChains<V>(chains, [](typename V::Float a, typename V::Float b) { return a + b; });
-}
+// Where P of one row goes: from block to block of 32 keys `step` values further.
+template <class V, RowForm form>
+struct WeightRow {
+  using Value = std::conditional_t<form == RowForm::kFloat, float, uint16_t>;
+  Value* values;
+  int64_t step;
 
-// What a row's state becomes: the former and the new maximum, and the sum of P.
-struct RowChange {
-  float former_m[kStateRows];
-  float m[kStateRows];
-  float sum[kStateRows];
+  WeightRow(const WeighBlockCall& call, int64_t row)
+      : values(static_cast<Value*>(call.weights) + row * kBlockDepth),
+        step(call.num_rows * kBlockDepth) {}
+  MOEBIUS_ALWAYS_INLINE Value* Block(int64_t key) const {
+    return values + key / kBlockDepth * step;
+  }
+  MOEBIUS_ALWAYS_INLINE static void Store(Value* to, typename V::Float p) {
+    if constexpr (form == RowForm::kBf16) {
+      V::StoreNormalBf16(to, p);
+    } else if constexpr (form == RowForm::kBf16WithinChain) {
+      V::StoreNormalBf16WithinChain(to, p);
+    } else {
+      V::Store(to, V::AsFloat(V::RoundToBf16(p) << 16));
+    }
+  }
+  MOEBIUS_ALWAYS_INLINE void Clear(int64_t begin, int64_t end) const {
+    for (int64_t key = begin; key < end; key += kBlockDepth) {
+      __builtin_memset(Block(key), 0, kBlockDepth * sizeof(Value));
+    }
+  }
 };
 
-template <class V, Seen seen>
-MOEBIUS_ALWAYS_INLINE void WeighRow(const WeighBlockCall& call, int64_t row, typename V::Int lanes,
-                                    int index, RowChange& change) {
-  const float* scores = call.scores + row * call.key_block;
-  const VisibleKeys keys = call.visible[row];
-  const float m = MaxOfVisible<V, seen>(scores, call.scale, keys, lanes, call.m[row]);
-  change.former_m[index] = call.m[row];
-  change.m[index] = m;
-  change.sum[index] = WeighScores<V, seen>(scores, call.scale, m, keys, lanes, call.key_block,
-                                           call.weights + row * call.key_block);
-  call.m[row] = m;
-}
-
-// alpha = e^(former m - m) and l = l · alpha + sum.
-template <class V>
-MOEBIUS_ALWAYS_INLINE void UpdateStates(const RowChange& change, int num_rows, float* l,
-                                        float* alphas) {
-  float new_l[kStateRows] = {};
-  float new_alphas[kStateRows];
-  __builtin_memcpy(new_l, l, static_cast<size_t>(num_rows) * sizeof(float));
-  for (int i = 0; i < kStateRows; i += V::kLanes) {
-    const typename V::Float alpha =
-        VectorExpNotAbove0<V>(V::Load(change.former_m + i) - V::Load(change.m + i));
-    V::Store(new_l + i, V::Load(new_l + i) * alpha + V::Load(change.sum + i));
-    V::Store(new_alphas + i, alpha);
+// P of `count` blocks of 32 keys from `key` on: adds it to the chains.
+template <class V, Seen seen, int count, class Weights>
+MOEBIUS_ALWAYS_INLINE void WeighKeys(const float* scores, float m, VisibleKeys keys,
+                                     typename V::Int lanes, int32_t key,
+                                     typename V::Float (&chains)[kChains / V::kLanes],
+                                     const Weights& weights) {
+  constexpr int kBlockVectors = kBlockDepth / V::kLanes;
+  constexpr int kVectors = count * kBlockVectors;
+  typename V::Float p[kVectors];
+  MOEBIUS_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    // No visible score is above m.
+    p[v] = V::Load(scores + key + v * V::kLanes) - V::Broadcast(m);
   }
-  __builtin_memcpy(l, new_l, static_cast<size_t>(num_rows) * sizeof(float));
-  __builtin_memcpy(alphas, new_alphas, static_cast<size_t>(num_rows) * sizeof(float));
+  VectorsExpNotAbove0<V, kVectors>(p);
+  MOEBIUS_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (seen != Seen::kAll) {
+      p[v] = V::Select(SeenLanes<V, seen>(lanes, key + v * V::kLanes, keys), p[v], V::Zero());
+    }
+    auto& chain = chains[v % (kChains / V::kLanes)];
+    chain = chain + p[v];
+  }
+  MOEBIUS_UNROLL
+  for (int b = 0; b < count; ++b) {
+    auto* const to = weights.Block(key) + b * weights.step;
+    MOEBIUS_UNROLL
+    for (int v = 0; v < kBlockVectors; ++v) {
+      Weights::Store(to + v * V::kLanes, p[b * kBlockVectors + v]);
+    }
+  }
 }
 
-template <class V>
-void WeighBlock(const WeighBlockCall& call) {
+// P of one row, from the scaled scores and the maximum that has become m: returns its sum in as
+// many chains as a vector has lanes.
+template <class V, Seen seen, class Weights>
+MOEBIUS_ALWAYS_INLINE typename V::Float WeighScores(const float* scores, float m, VisibleKeys keys,
+                                                    typename V::Int lanes, int64_t key_block,
+                                                    const Weights& weights) {
+  constexpr int kVectors = kChains / V::kLanes;
+  constexpr int kBlocksAtOnce = V::kLanes == kChains ? 2 : 1;
+  typename V::Float chains[kVectors];
+  for (int v = 0; v < kVectors; ++v) chains[v] = V::Zero();
+  int32_t j = keys.begin / kBlockDepth * kBlockDepth;
+  if constexpr (seen == Seen::kRange) weights.Clear(0, j);
+  for (; j + (kBlocksAtOnce - 1) * kBlockDepth < keys.end; j += kBlocksAtOnce * kBlockDepth) {
+    WeighKeys<V, seen, kBlocksAtOnce>(scores, m, keys, lanes, j, chains, weights);
+  }
+  if constexpr (kBlocksAtOnce > 1) {
+    if (j < keys.end) {
+      WeighKeys<V, seen, 1>(scores, m, keys, lanes, j, chains, weights);
+      j += kBlockDepth;
+    }
+  }
+  if constexpr (seen != Seen::kAll) weights.Clear(j, key_block);
+  return FoldVectors<V>(chains, [](typename V::Float a, typename V::Float b) { return a + b; });
+}
+
+// Calls `work(constant of Seen)` for a row that sees a key.
+template <class Work>
+MOEBIUS_ALWAYS_INLINE void WithSeen(VisibleKeys keys, int64_t key_block, Work work) {
+  if (keys.begin == 0 && keys.end == key_block) {
+    work(SeenConstant<Seen::kAll>());
+  } else if (keys.begin == 0) {
+    work(SeenConstant<Seen::kFromFirst>());
+  } else {
+    work(SeenConstant<Seen::kRange>());
+  }
+}
+
+// Up to kStateRows rows from `begin` on. All maxima come before the first exponential, so that no
+// row waits for a fold.
+template <class V, RowForm form>
+MOEBIUS_ALWAYS_INLINE void WeighRows(const WeighBlockCall& call, int64_t begin, int num_rows,
+                                     typename V::Int lanes) {
+  RowChains<V> chains;
+  for (int i = 0; i < kStateRows; ++i) chains[i] = V::Broadcast(-__builtin_inff());
+  const auto keys_of = [&](int i) { return call.visible[begin + i]; };
+  const auto scores_of = [&](int i) { return call.scores + (begin + i) * call.key_block; };
+  for (int i = 0; i < num_rows; ++i) {
+    if (keys_of(i).empty()) continue;
+    WithSeen(keys_of(i), call.key_block, [&](auto seen) {
+      chains[i] = ScaleAndMax<V, seen.value>(scores_of(i), call.scale, keys_of(i), lanes);
+    });
+  }
+  float former_m[kStateRows] = {};
+  float m[kStateRows];
+  __builtin_memcpy(former_m, call.m + begin, static_cast<size_t>(num_rows) * sizeof(float));
+  FoldRowChains<V>(
+      chains, [](typename V::Float a, typename V::Float b) { return V::Max(b, a); }, m);
+  for (int i = 0; i < kStateRows; i += V::kLanes) {
+    V::Store(m + i, V::Max(V::Load(m + i), V::Load(former_m + i)));
+  }
+  __builtin_memcpy(call.m + begin, m, static_cast<size_t>(num_rows) * sizeof(float));
+
+  for (int i = 0; i < kStateRows; ++i) chains[i] = V::Zero();
+  for (int i = 0; i < num_rows; ++i) {
+    const WeightRow<V, form> weights(call, begin + i);
+    if (keys_of(i).empty()) {
+      former_m[i] = m[i] = 0;
+      weights.Clear(0, call.key_block);
+      continue;
+    }
+    WithSeen(keys_of(i), call.key_block, [&](auto seen) {
+      chains[i] = WeighScores<V, seen.value>(scores_of(i), m[i], keys_of(i), lanes, call.key_block,
+                                             weights);
+    });
+  }
+  float sums[kStateRows];
+  FoldRowChains<V>(
+      chains, [](typename V::Float a, typename V::Float b) { return a + b; }, sums);
+
+  // alpha = e^(former m - m) and l = l · alpha + sum. Of a row that sees nothing: e^0 = 1, and
+  // nothing to add.
+  float l[kStateRows] = {};
+  float alphas[kStateRows];
+  __builtin_memcpy(l, call.l + begin, static_cast<size_t>(num_rows) * sizeof(float));
+  for (int i = 0; i < kStateRows; i += V::kLanes) {
+    typename V::Float alpha[1] = {V::Load(former_m + i) - V::Load(m + i)};
+    VectorsExpNotAbove0<V, 1>(alpha);
+    V::Store(l + i, V::Load(l + i) * alpha[0] + V::Load(sums + i));
+    V::Store(alphas + i, alpha[0]);
+  }
+  __builtin_memcpy(call.l + begin, l, static_cast<size_t>(num_rows) * sizeof(float));
+  __builtin_memcpy(call.alphas + begin, alphas, static_cast<size_t>(num_rows) * sizeof(float));
+}
+
+template <class V, RowForm form>
+void WeighBlockAs(const WeighBlockCall& call) {
   typename V::Int lanes = {};
   for (int i = 0; i < V::kLanes; ++i) lanes[i] = i;
   for (int64_t begin = 0; begin < call.num_rows; begin += kStateRows) {
     const int64_t left = call.num_rows - begin;
-    const int num_rows = left < kStateRows ? static_cast<int>(left) : kStateRows;
-    RowChange change = {};  // a row that sees nothing: e^0 = 1, and nothing to add
-    for (int i = 0; i < num_rows; ++i) {
-      const int64_t row = begin + i;
-      const VisibleKeys keys = call.visible[row];
-      if (keys.empty()) {
-        __builtin_memset(call.weights + row * call.key_block, 0,
-                         static_cast<size_t>(call.key_block) * sizeof(uint16_t));
-      } else if (keys.begin == 0 && keys.end == call.key_block) {
-        WeighRow<V, Seen::kAll>(call, row, lanes, i, change);
-      } else if (keys.begin == 0) {
-        WeighRow<V, Seen::kFromFirst>(call, row, lanes, i, change);
-      } else {
-        WeighRow<V, Seen::kRange>(call, row, lanes, i, change);
-      }
-    }
-    UpdateStates<V>(change, num_rows, call.l + begin, call.alphas + begin);
+    WeighRows<V, form>(call, begin, left < kStateRows ? static_cast<int>(left) : kStateRows, lanes);
   }
 }
 
 template <class V>
-void Rescale(const RescaleCall& call) {
-  for (int64_t row = 0; row < call.num_rows; ++row) {
-    if (call.visible[row].empty()) continue;
-    const float* products = call.products + row * call.products_stride;
-    float* acc = call.acc + row * call.acc_stride;
-    const typename V::Float alpha = V::Broadcast(call.alphas[row]);
-    int64_t i = 0;
-    for (; i + V::kLanes <= call.width; i += V::kLanes) {
-      V::Store(acc + i, V::FusedMultiplyAdd(V::Load(acc + i), alpha, V::Load(products + i)));
-    }
-    if (i == call.width) continue;
-    float tail_acc[V::kLanes] = {};
-    float tail_products[V::kLanes] = {};
-    const size_t tail_bytes = static_cast<size_t>(call.width - i) * sizeof(float);
-    __builtin_memcpy(tail_acc, acc + i, tail_bytes);
-    __builtin_memcpy(tail_products, products + i, tail_bytes);
-    V::Store(tail_acc, V::FusedMultiplyAdd(V::Load(tail_acc), alpha, V::Load(tail_products)));
-    __builtin_memcpy(acc + i, tail_acc, tail_bytes);
+void WeighBlock(const WeighBlockCall& call) {
+  switch (call.form) {
+    case RowForm::kBf16:
+      return WeighBlockAs<V, RowForm::kBf16>(call);
+    case RowForm::kBf16WithinChain:
+      return WeighBlockAs<V, RowForm::kBf16WithinChain>(call);
+    case RowForm::kFloat:
+      return WeighBlockAs<V, RowForm::kFloat>(call);
   }
 }
 
 template <class V>
-inline constexpr AttentionKernels kAttentionKernels = {.weigh_block = WeighBlock<V>,
-                                                       .rescale = Rescale<V>};
+inline constexpr AttentionKernels kAttentionKernels = {.weigh_block = WeighBlock<V>};
 
 }  // namespace
 }  // namespace moebius

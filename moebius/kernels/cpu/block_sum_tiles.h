@@ -20,9 +20,6 @@ inline constexpr int kPrefetchBlocks = 8;
 inline constexpr int64_t kPrefetchMaxRows = 8;
 inline constexpr int64_t kPrefetchMinBlocks = 128;  // 256 KiB of bf16
 
-/// Loops over constant bounds inside a tile must unroll completely: their arrays are registers.
-#define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
-
 /// Plain fp32 fused multiply-adds. V: vector with FusedMultiplyAdd*; Weights: how to read them.
 /// The tile is kRows × (kVectors · lanes) columns.
 template <class V, class Weights, int kRows, int kVectors>

@@ -84,6 +84,24 @@ MOEBIUS_ALWAYS_INLINE void AddBias(const float* bias, int64_t count, float* sums
   }
 }
 
+/// out = fma(out, scale, sums) of one row's `count` outputs.
+template <class V>
+MOEBIUS_ALWAYS_INLINE void RescaleColumns(float scale, const float* sums, int64_t count,
+                                          float* out) {
+  float padded[kPanelColumns];
+  float* former = out;
+  if (count < kPanelColumns) {
+    __builtin_memset(padded, 0, sizeof(padded));
+    CopyColumns(padded, out, count);
+    former = padded;
+  }
+  const typename V::Float factor = V::Broadcast(scale);
+  for (int i = 0; i < kPanelColumns; i += V::kLanes) {
+    V::Store(former + i, V::FusedMultiplyAdd(V::Load(former + i), factor, V::Load(sums + i)));
+  }
+  if (count < kPanelColumns) CopyColumns(out, former, count);
+}
+
 /// One row's 32 finished sums to `count` outputs from column `column` on.
 template <class V>
 MOEBIUS_ALWAYS_INLINE void FinishRow(const BlockSumCall& call, int64_t row, int64_t column,
@@ -92,6 +110,11 @@ MOEBIUS_ALWAYS_INLINE void FinishRow(const BlockSumCall& call, int64_t row, int6
   if (call.bias != nullptr) AddBias<V>(call.bias + column, count, sums);
   if (call.epilogue == Epilogue::kFloat || call.epilogue == Epilogue::kAccumulate) {
     CopyColumns(static_cast<float*>(call.out) + offset, sums, count);
+    return;
+  }
+  if (call.epilogue == Epilogue::kRescale) {
+    if (!call.row_takes[row]) return;
+    RescaleColumns<V>(call.row_scales[row], sums, count, static_cast<float*>(call.out) + offset);
     return;
   }
   uint16_t rounded[kPanelColumns];

@@ -59,6 +59,8 @@ struct RowTiles {
     const int64_t even = tile * tile_rows;
     return even < num_rows - tile_rows ? even : num_rows - tile_rows;
   }
+  // Rows at the tile's beginning that the tile before has, too.
+  int64_t NumShared(int64_t tile) const { return tile * tile_rows - Begin(tile); }
 };
 
 template <class Unit>
@@ -150,8 +152,8 @@ class TileBlockSum {
       bottom += step;
       weights += kPanelBlockSize;
     }
-    Finish<0>(tiles_.Begin(tile), panel);
-    Finish<2>(tiles_.Begin(tile + 1), panel);
+    Finish<0>(tile, panel);
+    Finish<2>(tile + 1, panel);
   }
 
   // The last tile of rows, where it has no partner.
@@ -170,7 +172,7 @@ class TileBlockSum {
       rows += step;
       weights += kPanelBlockSize;
     }
-    Finish<0>(tiles_.Begin(tile), panel);
+    Finish<0>(tile, panel);
   }
 
   // Sums of the rows from `begin` on in the tiles sums and sums + 1: +0, or what accumulates.
@@ -187,7 +189,8 @@ class TileBlockSum {
   }
 
   template <int sums>
-  MOEBIUS_ALWAYS_INLINE void Finish(int64_t begin, int64_t panel) {
+  MOEBIUS_ALWAYS_INLINE void Finish(int64_t tile, int64_t panel) {
+    const int64_t begin = tiles_.Begin(tile);
     const int64_t column = panel * width_;
     const int64_t count = Min(width_, call_.num_columns - column);
     if (call_.epilogue == Epilogue::kFloat && call_.bias == nullptr && count == kPanelColumns) {
@@ -199,7 +202,7 @@ class TileBlockSum {
     }
     Unit::template Store<sums>(sums_, kPanelColumns * sizeof(float));
     Unit::template Store<sums + 1>(sums_ + kTileColumns, kPanelColumns * sizeof(float));
-    for (int64_t r = 0; r < tiles_.tile_rows; ++r) {
+    for (int64_t r = tiles_.NumShared(tile); r < tiles_.tile_rows; ++r) {
       FinishRow<V>(call_, begin + r, column, count, sums_ + r * kPanelColumns);
     }
   }

@@ -16,6 +16,9 @@
 namespace moebius {
 namespace {
 
+/// Loops over constant bounds inside a tile must unroll completely: their arrays are registers.
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
+
 template <int lanes>
 struct VectorOf {
   static constexpr int kLanes = lanes;
@@ -44,6 +47,14 @@ struct VectorOf {
     return AsFloat((AsBits(a) & m) | (AsBits(b) & ~m));
   }
 
+  /// The compiler computes v before what follows: chains written side by side stay so.
+  MOEBIUS_ALWAYS_INLINE static void KeepHere(Float& v) { asm volatile("" : "+v"(v)); }
+
+  /// Lanes of v, +0 where x is below the bound.
+  MOEBIUS_ALWAYS_INLINE static Float ZeroBelow(Float x, float bound, Float v) {
+    return Select(x < Broadcast(bound), Zero(), v);
+  }
+
   /// Lanes of a where it is the greater one, else of b: a NaN in a is passed over.
   MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return Select(a > b, a, b); }
 
@@ -51,6 +62,25 @@ struct VectorOf {
   template <class Combine>
   MOEBIUS_ALWAYS_INLINE static float FoldLanes(Float v, Combine combine) {
     return FoldHalves<lanes / 2>(v, combine)[0];
+  }
+
+  /// Vectors that hold the values of `lanes / width` rows each, `width` a row, become one vector:
+  /// lane i has the values of row i of them all, folded by halves, value c with value c + half.
+  template <int width = lanes, class Combine>
+  MOEBIUS_ALWAYS_INLINE static Float FoldRows(const Float (&rows)[width], Combine combine) {
+    if constexpr (width == 1) {
+      return rows[0];
+    } else {
+      constexpr auto kLane = std::make_integer_sequence<int, lanes>();
+      Float halves[width / 2];
+      MOEBIUS_UNROLL
+      for (int i = 0; i < width / 2; ++i) {
+        const Float a = rows[2 * i];
+        const Float b = rows[2 * i + 1];
+        halves[i] = combine(HalfOfRows<width, 0>(a, b, kLane), HalfOfRows<width, 1>(a, b, kLane));
+      }
+      return FoldRows<width / 2>(halves, combine);
+    }
   }
 
   /// The bf16 bits of each lane, rounded to nearest even; NaN stays a quiet NaN (as ToBf16 of
@@ -81,6 +111,13 @@ struct VectorOf {
       return FoldHalves<half / 2>(
           combine(v, Rotate<half>(v, std::make_integer_sequence<int, lanes>())), combine);
     }
+  }
+  // The first or the second halves of the rows of a, then of b.
+  template <int width, int half, int... lane>
+  MOEBIUS_ALWAYS_INLINE static Float HalfOfRows(Float a, Float b,
+                                                std::integer_sequence<int, lane...>) {
+    constexpr int kHalf = width / 2;
+    return __builtin_shufflevector(a, b, (lane / kHalf * width + half * kHalf + lane % kHalf)...);
   }
   template <int by, int... lane>
   MOEBIUS_ALWAYS_INLINE static Float Rotate(Float v, std::integer_sequence<int, lane...>) {

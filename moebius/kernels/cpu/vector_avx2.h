@@ -24,6 +24,10 @@ struct Avx2Vector : VectorOf<8> {
   }
   /// The same of lanes that are no denormals.
   MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
+    StoreBf16(p, __builtin_shufflevector(v, v, 2, 0, 3, 1, 6, 4, 7, 5));
+  }
 
   MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }
 

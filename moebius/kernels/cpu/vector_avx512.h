@@ -22,9 +22,17 @@ struct Avx512Vector : VectorOf<16> {
   }
   /// The same of lanes that are no denormals.
   MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
+    StoreBf16(p,
+              __builtin_shufflevector(v, v, 2, 0, 3, 1, 6, 4, 7, 5, 10, 8, 11, 9, 14, 12, 15, 13));
+  }
 
   MOEBIUS_ALWAYS_INLINE static Float Select(Int mask, Float a, Float b) {
     return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)), a);
+  }
+  MOEBIUS_ALWAYS_INLINE static Float ZeroBelow(Float x, float bound, Float v) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, Broadcast(bound), _CMP_NLT_UQ), v);
   }
   MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
 

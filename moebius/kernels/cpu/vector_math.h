@@ -67,25 +67,45 @@ MOEBIUS_ALWAYS_INLINE typename V::Float VectorExp(typename V::Float x) {
 }
 
 /// e^x of lanes that are not above zero (or NaN): Exp's operations without those that only other
-/// lanes need. 2^n has exponents from -126 to 0 here, so one multiplication by it is exact.
-template <class V>
-MOEBIUS_ALWAYS_INLINE typename V::Float VectorExpNotAbove0(typename V::Float x) {
+/// lanes need. No result is below 2^-126 (checked for every x in [kExpMin, 0]), so n joins the
+/// exponent by an addition; a NaN whose low nine bits are zero, as those of block sums, stays one.
+/// One vector's operations wait for each other, those of `count` vectors side by side do not.
+template <class V, int count>
+MOEBIUS_ALWAYS_INLINE void VectorsExpNotAbove0(typename V::Float (&x)[count]) {
   using math_internal::kExpCoefficients;
   using math_internal::kExpMin;
   using math_internal::kLn2High;
   using math_internal::kLn2Low;
   using math_internal::kLog2OfE;
   using math_internal::kRoundingShift;
-  using Bits = typename V::Bits;
+  using Float = typename V::Float;
   // Its low nine bits are zero: shifted by 23, the bits of x + kRoundingShift are n alone.
   static_assert((__builtin_bit_cast(uint32_t, kRoundingShift) & 0x1FF) == 0);
-  const typename V::Float shift = V::Broadcast(kRoundingShift);
-  const typename V::Float shifted = x * V::Broadcast(kLog2OfE) + shift;
-  const typename V::Float whole = shifted - shift;
-  const typename V::Float r = (x - whole * V::Broadcast(kLn2High)) - whole * V::Broadcast(kLn2Low);
-  const Bits scale = (V::AsBits(shifted) << 23) + (127u << 23);
-  const typename V::Float inside = VectorHorner6<V>(kExpCoefficients, r) * V::AsFloat(scale);
-  return V::Select(x < V::Broadcast(kExpMin), V::Zero(), inside);
+  const Float shift = V::Broadcast(kRoundingShift);
+  Float shifted[count];
+  Float r[count];
+  Float p[count];
+  MOEBIUS_UNROLL
+  for (int v = 0; v < count; ++v) {
+    shifted[v] = x[v] * V::Broadcast(kLog2OfE) + shift;
+    const Float whole = shifted[v] - shift;
+    r[v] = (x[v] - whole * V::Broadcast(kLn2High)) - whole * V::Broadcast(kLn2Low);
+    p[v] = V::Broadcast(kExpCoefficients[6]);
+  }
+  MOEBIUS_UNROLL
+  for (int i = 5; i >= 0; --i) {
+    const Float coefficient = V::Broadcast(kExpCoefficients[i]);
+    MOEBIUS_UNROLL
+    for (int v = 0; v < count; ++v) {
+      p[v] = p[v] * r[v] + coefficient;
+      V::KeepHere(p[v]);
+    }
+  }
+  MOEBIUS_UNROLL
+  for (int v = 0; v < count; ++v) {
+    const typename V::Bits scaled = V::AsBits(p[v]) + (V::AsBits(shifted[v]) << 23);
+    x[v] = V::ZeroBelow(x[v], kExpMin, V::AsFloat(scaled));
+  }
 }
 
 /// 1 / (1 + e^-x); see Sigmoid.

@@ -23,6 +23,10 @@ struct PortableVector : VectorOf<4> {
   }
   /// The same of lanes that are no denormals.
   MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
+    StoreBf16(p, __builtin_shufflevector(v, v, 2, 0, 3, 1));
+  }
 
   /// fma(a, b, c) for any fp32.
   MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAdd(Float a, Float b, Float c) {
