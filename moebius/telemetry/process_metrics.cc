@@ -85,7 +85,10 @@ void WriteProcessMetrics(MetricWriter& writer) {
     writer.WriteGauge(Metric::kProcessVirtualBytes, stat.Value(kVirtualBytes));
     writer.WriteGauge(Metric::kProcessResidentBytes,
                       stat.Value(kResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
-    if (const double boot = BootTime(); boot > 0) {
+    // Read once: the kernel works it out from the wall clock, which moves, and a start that moves
+    // looks like another process.
+    static const double boot = BootTime();
+    if (boot > 0) {
       writer.WriteGauge(Metric::kProcessStartTime, boot + stat.Value(kStartTicks) / ticks);
     }
   }
