@@ -84,10 +84,10 @@ TEST(PerDegreeFiguresTest, HoldTwoBuffersUnderEveryLayout) {
       LocalRanks ranks(model, num_ranks);
       const int64_t length =
           num_ranks * (is_striped ? model.facts.key_block : model.facts.span) - 3;
-      RunAll(*ranks.group, MakeTestSession(1, length, length, model.facts.hidden_size), {length});
+      RunAll(*ranks.group, MakeTestSession(0, length, length, model.facts.hidden_size), {length});
       for (int32_t rank = 0; rank < num_ranks; ++rank) {
         const ShardFigures figures = ranks.group->rank(rank).shard_figures();
-        // Rank 0's rows are the first ones: they see keys of no other rank, and no round is made.
+        // The session begins at rank 0, whose rows see keys of no other rank: no round is made.
         EXPECT_EQ(figures.rounds, rank == 0 ? 0 : num_ranks);
         EXPECT_LE(figures.max_foreign_spans, 2);
         EXPECT_EQ(figures.spans_received, rank == 0 ? 0 : num_ranks - 1);

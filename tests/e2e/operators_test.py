@@ -164,7 +164,7 @@ class OperatorsTest(unittest.TestCase):
     def test_keys_in_clear_text_are_warned_of_at_the_start_in_status_and_by_doctor(self):
         service = programs.Service(
             "router", "--listen=127.0.0.1:0", "--grpc-listen=0.0.0.0:0", "--http-listen=127.0.0.1:0",
-            "--experts=1", "--insecure", f"--api-keys={self.keys}")
+            "--admin-listen=127.0.0.1:0", "--experts=1", "--insecure", f"--api-keys={self.keys}")
         self.addCleanup(service.close)
         router = service.ports["grpc"].replace("0.0.0.0", "127.0.0.1")
         wait_until(lambda: "API keys come in clear text to 0.0.0.0:" in service.stderr())

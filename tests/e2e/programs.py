@@ -71,8 +71,11 @@ class Service:
         self.process = subprocess.Popen(
             [os.path.join(PROGRAMS, f"moebius-{role}"), "--model", DEMO, "--threads=1", *flags],
             stdout=subprocess.PIPE, stderr=self.log, stdin=subprocess.DEVNULL, text=True)
-        words = self.process.stdout.readline().split()[1:]
-        self.ports = dict(word.split("=", 1) for word in words)
+        words = self.process.stdout.readline().split()
+        if words[:1] != ["listening"]:
+            self.process.wait()
+            raise AssertionError(f"moebius-{role} ended ({self.process.returncode}): {self.stderr()}")
+        self.ports = dict(word.split("=", 1) for word in words[1:])
         # What is announced later must not fill the pipe.
         self.reader = threading.Thread(target=self.process.stdout.read)
         self.reader.start()

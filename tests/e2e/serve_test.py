@@ -281,6 +281,8 @@ class ServeTest(unittest.TestCase):
 class ServiceProgramsTest(unittest.TestCase):
     ROUTER = os.path.join(programs.PROGRAMS, "moebius-router")
     EXPERT = os.path.join(programs.PROGRAMS, "moebius-expert")
+    # Its default ports are one router's on a host, and other tests run beside this one.
+    ALONE = ("--grpc-listen=127.0.0.1:0", "--admin-listen=", "--http-listen=")
 
     def test_the_printed_configuration_reads_back(self):
         flags = ("--model", programs.DEMO, "--experts", "3", "--listen", "127.0.0.1:0")
@@ -298,8 +300,7 @@ class ServiceProgramsTest(unittest.TestCase):
     def test_a_terminal_that_goes_drains_unless_nohup_says_otherwise(self):
         # A child has what its parent ignores, and this test may run below nohup itself.
         self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))
-        flags = ("--listen=127.0.0.1:0", "--grpc-listen=127.0.0.1:0", "--http-listen=",
-                 "--admin-listen=")
+        flags = ("--listen=127.0.0.1:0", *self.ALONE)
         hears = programs.Service("router", *flags)
         self.addCleanup(hears.close)
         hears.process.send_signal(signal.SIGHUP)
@@ -324,19 +325,19 @@ class ServiceProgramsTest(unittest.TestCase):
 
     def test_a_taken_port_is_exit_code_5(self):
         with subprocess.Popen([self.ROUTER, "--model", programs.DEMO, "--listen", "127.0.0.1:0",
-                               "--http-listen="], stdout=subprocess.PIPE,
+                               *self.ALONE], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as router:
             line = router.stdout.readline().decode()
             data = next(w[5:] for w in line.split() if w.startswith("data="))
             done = programs.run(self.ROUTER, "--model", programs.DEMO, "--listen", data,
-                                "--http-listen=")
+                                *self.ALONE)
             router.send_signal(signal.SIGTERM)
             self.assertEqual(router.wait(END_SECONDS), 0)
         self.assertEqual(done.code, 5, str(done))
 
     def test_another_configuration_is_refused_showing_both(self):
         with subprocess.Popen([self.ROUTER, "--model", programs.DEMO, "--listen", "127.0.0.1:0",
-                               "--http-listen="], stdout=subprocess.PIPE,
+                               *self.ALONE], stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL) as router:
             line = router.stdout.readline().decode()
             data = next(w[5:] for w in line.split() if w.startswith("data="))
