@@ -29,7 +29,7 @@ class ReservationTableTest : public ::testing::Test {
     spec.source = kPeer;
     spec.key = Key(step, layer);
     spec.max_message_bytes = 100;
-    spec.on_delivery = [this, name](Delivery delivery) {
+    spec.on_delivery = [this, name](const Delivery& delivery) {
       events_.push_back(name + (delivery.message.ok() ? "" : " failed"));
     };
     return spec;
@@ -114,11 +114,10 @@ TEST_F(ReservationTableTest, TheSameKeyIsReservedOnceAlsoAfterOthersHaveEnded) {
 
 TEST_F(ReservationTableTest, AClaimThatWasMovedFromHoldsNothing) {
   ASSERT_TRUE(table_.Add(Spec(ReservationScope::kMessage, 1, 2, "a")).ok());
+  auto claim = Match(1, 2);  // is moved from, and ends last
+  ASSERT_TRUE(claim.has_value());
   {
-    auto claim = Match(1, 2);
-    ASSERT_TRUE(claim.has_value());
     const ReservationTable::Claim taken = *std::move(claim);
-    claim.reset();
     EXPECT_FALSE(Match(1, 2).has_value());
   }
   EXPECT_TRUE(Arrive(1, 2));
