@@ -18,7 +18,7 @@ void ForeignKv::Pack(absl::Span<const KvSpanNeed> needs, absl::Span<const Receiv
     const int64_t begin = std::min(index % blocks * geometry_.key_block(), span_rows.num_rows);
     const int64_t end = std::min(begin + geometry_.key_block(), span_rows.num_rows);
     Bf16* block = memory_.data() + index * layout_.layer_elements();
-    // Heads that nobody asked for and positions that no row sees are never read.
+    // Heads that nobody asked for and blocks without positions are never read.
     if (begin < end) layout_.WriteBlock(span_rows.Slice(begin, end), heads, block);
   });
 }

@@ -62,6 +62,7 @@ void KvLayout::WriteBlock(Bf16Rows rows, HeadRange heads, Bf16* layer) const {
     for (int64_t r = 0; r < rows.num_rows; ++r) {
       std::copy_n(rows.row(r), latent_width_, layer + r * latent_stride_);
     }
+    ClearFrom(rows.num_rows, layer);
     return;
   }
   const int64_t k_width = heads.size() * shape_.key_width;

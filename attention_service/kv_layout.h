@@ -54,8 +54,9 @@ class KvLayout {
   /// Positions [token_begin, token_begin + rows.num_rows) of a block as such rows.
   void ReadRows(const Bf16* layer, int64_t token_begin, HeadRange heads,
                 MutableBf16Rows rows) const;
-  /// Writes those heads of a block from the rows of its first positions; grouped: those that are
-  /// absent become +0. The rest of the block stays as it is.
+  /// Writes those heads of a block from the rows of its first positions; the others become absent:
+  /// +0, as a key that is hidden is weighed with 0 and a NaN would stay one. Other heads stay as
+  /// they are.
   void WriteBlock(Bf16Rows rows, HeadRange heads, Bf16* layer) const;
 
   /// Writes position `token` in [0, key_block): k [kv heads * key_width], v [kv heads *

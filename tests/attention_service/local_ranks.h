@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
+
 #include "attention_service/local_exchange.h"
 #include "tests/attention_service/rank_group.h"
 
@@ -35,6 +38,25 @@ inline RowBatch<Bf16> RunAll(RankGroup& group, TestSession session,
   }
   group.EndSession(session.id);
   return std::move(session.out);
+}
+
+/// A step of three ranks of which one has died fails with UNAVAILABLE and the dead one's name.
+inline void ExpectADeadRankIsNamed(const AttentionCase& model) {
+  LocalRanks ranks(model, 3);
+  TestSession session = MakeTestSession(0, 400, 390, model.facts.hidden_size);
+  RunTestStep(*ranks.group, {&session}, {300});
+  ranks.exchange.Fail(1, absl::UnavailableError("attention-1 died"));
+  const StepPlan plan{.step = 6000000,
+                      .sessions = {{.session = session.id,
+                                    .num_rows = 100,
+                                    .position_begin = 300,
+                                    .prompt_length = 390}},
+                      .num_rows = 100};
+  RowBatch<Bf16> rows(100, model.facts.hidden_size);
+  const auto statuses = ranks.group->RunStep(plan, rows.rows(), rows.rows());
+  EXPECT_TRUE(std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
+    return absl::IsUnavailable(status) && status.message() == "attention-1 died";
+  }));
 }
 
 }  // namespace moebius::testing

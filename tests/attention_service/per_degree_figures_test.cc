@@ -14,6 +14,7 @@ namespace moebius {
 namespace {
 
 using testing::AttentionCase;
+using testing::ExpectADeadRankIsNamed;
 using testing::FirstDifference;
 using testing::kPerDegreeRanks;
 using testing::LocalRanks;
@@ -183,22 +184,7 @@ TEST(PerDegreeFiguresTest, ForgetAStepThatWasGivenUp) {
 }
 
 TEST(PerDegreeFailureTest, NamesTheRankThatDied) {
-  const AttentionCase model = MakePerDegreeCase("mla");
-  LocalRanks ranks(model, 3);
-  TestSession session = MakeTestSession(0, 400, 390, model.facts.hidden_size);
-  RunTestStep(*ranks.group, {&session}, {300});
-  ranks.exchange.Fail(1, absl::UnavailableError("attention-1 died"));
-  const StepPlan plan{.step = 6000000,
-                      .sessions = {{.session = session.id,
-                                    .num_rows = 90,
-                                    .position_begin = 300,
-                                    .prompt_length = 390}},
-                      .num_rows = 90};
-  RowBatch<Bf16> rows(90, model.facts.hidden_size);
-  const auto statuses = ranks.group->RunStep(plan, rows.rows(), rows.rows());
-  EXPECT_TRUE(std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
-    return absl::IsUnavailable(status) && status.message() == "attention-1 died";
-  }));
+  ExpectADeadRankIsNamed(MakePerDegreeCase("mla"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace moebius {
 namespace {
 
 using testing::AttentionCase;
+using testing::ExpectADeadRankIsNamed;
 using testing::FirstDifference;
 using testing::LocalRanks;
 using testing::MakeAttentionCase;
@@ -276,22 +277,7 @@ TEST(ShardedFiguresTest, CountWhatTheRuleSays) {
 }
 
 TEST(ShardedFailureTest, AWaitForADeadRankFailsTheStepAndNamesIt) {
-  const AttentionCase model = MakeAttentionCase("mla", 64);
-  LocalRanks ranks(model, 3);
-  TestSession session = MakeTestSession(0, 400, 390, model.facts.hidden_size);
-  RunTestStep(*ranks.group, {&session}, {300});
-  ranks.exchange.Fail(1, absl::UnavailableError("attention-1 died"));
-  const StepPlan plan{.step = 3000000,
-                      .sessions = {{.session = session.id,
-                                    .num_rows = 100,
-                                    .position_begin = 300,
-                                    .prompt_length = 390}},
-                      .num_rows = 100};
-  RowBatch<Bf16> rows(100, model.facts.hidden_size);
-  const auto statuses = ranks.group->RunStep(plan, rows.rows(), rows.rows());
-  EXPECT_TRUE(std::any_of(statuses.begin(), statuses.end(), [](const absl::Status& status) {
-    return absl::IsUnavailable(status) && status.message() == "attention-1 died";
-  }));
+  ExpectADeadRankIsNamed(MakeAttentionCase("mla", 64));
 }
 
 }  // namespace

@@ -23,25 +23,29 @@ const NearConfig* Find(const std::vector<NearConfig>& near, const NumericsConfig
   return nullptr;
 }
 
+// What `own` is told of a process that has `other`; empty words where nothing is known.
+NearConfig Told(const NumericsConfig& own, const NumericsConfig& other) {
+  const std::vector<NearConfig> near = NearConfigsOf(own, kModel);
+  const NearConfig* found = Find(near, other);
+  return found == nullptr ? NearConfig() : *found;
+}
+
 TEST(NearConfigsTest, NameTheSettingThatDiffersOnBothSides) {
   const NumericsConfig own;
-  const std::vector<NearConfig> near = NearConfigsOf(own, kModel);
   NumericsConfig other = own;
   other.attention_sum = "per-degree";
-  const NearConfig* sum = Find(near, other);
-  ASSERT_NE(sum, nullptr);
-  EXPECT_EQ(sum->own.does, "sums attention canonical");
-  EXPECT_EQ(sum->own.flags, "--attention-sum canonical");
-  EXPECT_EQ(sum->other.does, "sums attention per-degree (zigzag)");
-  EXPECT_EQ(sum->other.flags, "--attention-sum per-degree --attention-layout zigzag");
+  const NearConfig sum = Told(own, other);
+  EXPECT_EQ(sum.own.does, "sums attention canonical");
+  EXPECT_EQ(sum.own.flags, "--attention-sum canonical");
+  EXPECT_EQ(sum.other.does, "sums attention per-degree (zigzag)");
+  EXPECT_EQ(sum.other.flags, "--attention-sum per-degree --attention-layout zigzag");
   other = own;
   other.span = 64;
   other.key_block = 64;
   other.group_fill = GroupFill::kZero;
-  const NearConfig* two = Find(near, other);
-  ASSERT_NE(two, nullptr);
-  EXPECT_EQ(two->own.does, "fills groups with neg-inf and cuts spans of 1024 keys");
-  EXPECT_EQ(two->other.flags, "--group-fill zero --span 64");
+  const NearConfig two = Told(own, other);
+  EXPECT_EQ(two.own.does, "fills groups with neg-inf and cuts spans of 1024 keys");
+  EXPECT_EQ(two.other.flags, "--group-fill zero --span 64");
 }
 
 TEST(NearConfigsTest, NameTheLayout) {
@@ -49,13 +53,11 @@ TEST(NearConfigsTest, NameTheLayout) {
   own.attention_sum = "per-degree";
   own.span = 96;  // no power of two: the others keep it too
   own.key_block = 96;
-  const std::vector<NearConfig> near = NearConfigsOf(own, kModel);
   NumericsConfig other = own;
   other.attention_layout = "striped";
-  const NearConfig* layout = Find(near, other);
-  ASSERT_NE(layout, nullptr);
-  EXPECT_EQ(layout->own.does, "sums attention per-degree (zigzag)");
-  EXPECT_EQ(layout->other.does, "sums attention per-degree (striped)");
+  const NearConfig layout = Told(own, other);
+  EXPECT_EQ(layout.own.does, "sums attention per-degree (zigzag)");
+  EXPECT_EQ(layout.other.does, "sums attention per-degree (striped)");
 }
 
 TEST(NearConfigsTest, AreEachOneOfItsOwnAndKnowNothingOfOtherModels) {
