@@ -8,6 +8,7 @@
 #include "moebius/attention/shard.h"
 #include "moebius/base/check.h"
 #include "moebius/kernels/block_gemm.h"
+#include "moebius/kernels/row_ops.h"
 
 namespace moebius {
 namespace {
@@ -226,10 +227,8 @@ void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input) {
   const int64_t v_head_dim = facts_.config.v_head_dim;
   rounded_acc_.Reset(num_rows_, rank);
   value_acc_.Reset(num_rows_, v_head_dim);
-  for (int64_t r = first_row_; r < row_end_; ++r) {
-    std::transform(acc_.rows().row(r), acc_.rows().row(r) + rank, rounded_acc_.rows().row(r),
-                   ToBf16);
-  }
+  RoundRows(FloatRows(acc_.rows()).Slice(first_row_, row_end_),
+            rounded_acc_.rows().Slice(first_row_, row_end_));
   const int64_t first = first_row_ / num_heads_;
   const int64_t end = row_end_ / num_heads_;
   for (int64_t h = 0; h < num_heads_; ++h) {

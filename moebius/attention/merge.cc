@@ -6,6 +6,7 @@
 
 #include "moebius/base/check.h"
 #include "moebius/kernels/math.h"
+#include "moebius/kernels/row_ops.h"
 
 namespace moebius {
 namespace {
@@ -20,17 +21,6 @@ void Weigh(const float* __restrict from, float a, float b, size_t size, float* _
     for (size_t j = 0; j < kLanes; ++j) into[i + j] = into[i + j] * a + from[i + j] * b;
   }
   for (; i < size; ++i) into[i] = into[i] * a + from[i] * b;
-}
-
-// out = bf16(acc / l)
-void Divide(const float* __restrict acc, float l, size_t size, Bf16* __restrict out) {
-  size_t i = 0;
-  for (; i + kLanes <= size; i += kLanes) {
-    float quotients[kLanes];
-    for (size_t j = 0; j < kLanes; ++j) quotients[j] = acc[i + j] / l;
-    for (size_t j = 0; j < kLanes; ++j) out[i + j] = ToBf16(quotients[j]);
-  }
-  for (; i < size; ++i) out[i] = ToBf16(acc[i] / l);
 }
 
 }  // namespace
@@ -76,7 +66,7 @@ void NormalizePartial(const Partial& partial, absl::Span<Bf16> out) {
     std::fill(out.begin(), out.end(), Bf16{});
     return;
   }
-  Divide(partial.acc.data(), partial.l, out.size(), out.data());
+  DivideRow(partial.acc, partial.l, out);
 }
 
 double LogSumExp(const Partial& partial) {

@@ -42,7 +42,7 @@ VisibleKeys UnionOf(absl::Span<const VisibleKeys> visible) {
 
 }  // namespace
 
-const AttentionKernels& AttentionKernelsOf(Tier tier) {
+const AttentionKernels& ChooseAttentionKernels(Tier tier) {
   const AttentionKernels* found = nullptr;
   switch (tier) {
     case Tier::kPortable:
@@ -55,10 +55,12 @@ const AttentionKernels& AttentionKernelsOf(Tier tier) {
       found = Avx512AttentionKernels();
       break;
     case Tier::kAvx512Bf16:
+      found = Avx512Bf16AttentionKernels();
+      break;
     case Tier::kAmx:
       // Every CPU with the tiles has the conversion, but a virtual one may hide it.
-      found = __builtin_cpu_supports("avx512bf16") ? Avx512Bf16AttentionKernels()
-                                                   : Avx512AttentionKernels();
+      found =
+          __builtin_cpu_supports("avx512bf16") ? AmxBf16AttentionKernels() : AmxAttentionKernels();
       break;
   }
   // A build without this instruction set has the same bits from plain code.
@@ -100,42 +102,44 @@ void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const Qu
   // Panels of keys that no row sees are left out; their scores are never looked at.
   const int64_t first_panel = seen.begin / kPanelColumns;
   const int64_t num_panels = (seen.end + kPanelColumns - 1) / kPanelColumns - first_panel;
-  kernels.block_sum(
-      {.prepared_rows = queries.data(),
-       .num_rows = num_rows,
-       .num_blocks = shape.padded_key_width() / kBlockDepth,
-       .panels = BitsOf(keys) + first_panel * kPanelColumns * shape.padded_key_width(),
-       .num_panels = num_panels,
-       .num_columns = num_panels * kPanelColumns,
-       .epilogue = Epilogue::kFloat,
-       .out = scratch.scores.data() + first_panel * kPanelColumns,
-       .out_stride = shape.key_block});
-
-  AttentionKernelsOf(kernels.tier)
-      .weigh_block({.scores = scratch.scores.data(),
-                    .num_rows = num_rows,
-                    .key_block = shape.key_block,
-                    .scale = shape.scale,
-                    .visible = visible.data(),
-                    .m = states.m.data(),
-                    .l = states.l.data(),
-                    .alphas = scratch.alphas,
-                    .form = RowFormOf(kernels),
-                    .weights = scratch.weights.data()});
   for (int64_t r = 0; r < num_rows; ++r) {
     scratch.sees[r] = !visible[static_cast<size_t>(r)].empty();
   }
-  kernels.block_sum({.prepared_rows = scratch.weights.data(),
-                     .num_rows = num_rows,
-                     .num_blocks = shape.key_block / kBlockDepth,
-                     .panels = BitsOf(values),
-                     .num_panels = shape.padded_value_width() / kPanelColumns,
-                     .num_columns = shape.value_width,
-                     .epilogue = Epilogue::kRescale,
-                     .row_scales = scratch.alphas,
-                     .row_takes = scratch.sees,
-                     .out = states.acc.data,
-                     .out_stride = states.acc.stride});
+  const AttendBlockCall call{
+      .scores = {.prepared_rows = queries.data(),
+                 .num_rows = num_rows,
+                 .num_blocks = shape.padded_key_width() / kBlockDepth,
+                 .panels = BitsOf(keys) + first_panel * kPanelColumns * shape.padded_key_width(),
+                 .num_panels = num_panels,
+                 .num_columns = num_panels * kPanelColumns,
+                 .epilogue = Epilogue::kFloat,
+                 .out = scratch.scores.data() + first_panel * kPanelColumns,
+                 .out_stride = shape.key_block},
+      .weigh = {.scores = scratch.scores.data(),
+                .num_rows = num_rows,
+                .key_block = shape.key_block,
+                .scale = shape.scale,
+                .visible = visible.data(),
+                .m = states.m.data(),
+                .l = states.l.data(),
+                .alphas = scratch.alphas,
+                .form = RowFormOf(kernels),
+                .weights = scratch.weights.data()},
+      .values = {.prepared_rows = scratch.weights.data(),
+                 .num_rows = num_rows,
+                 .num_blocks = shape.key_block / kBlockDepth,
+                 .panels = BitsOf(values),
+                 .num_panels = shape.padded_value_width() / kPanelColumns,
+                 .num_columns = shape.value_width,
+                 .epilogue = Epilogue::kRescale,
+                 .row_scales = scratch.alphas,
+                 .row_takes = scratch.sees,
+                 .out = states.acc.data,
+                 .out_stride = states.acc.stride}};
+  if (kernels.attention->attend_block != nullptr) return kernels.attention->attend_block(call);
+  kernels.block_sum(call.scores);
+  kernels.attention->weigh_block(call.weigh);
+  kernels.block_sum(call.values);
 }
 
 }  // namespace moebius

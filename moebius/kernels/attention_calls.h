@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "moebius/kernels/kernel_calls.h"
 #include "moebius/kernels/tier.h"
 
 /// Arguments of a tier's attention kernels: plain values, like kernel_calls.h.
@@ -34,18 +35,34 @@ struct WeighBlockCall {
   void* weights = nullptr;  // out: P rounded to bf16, as prepare_rows makes [num_rows, key_block]
 };
 
+/// A whole key block's step: scores, softmax, and the values into what came before. `scores` and
+/// `values` are of the rows of `weigh`; scores.out is weigh.scores, values.prepared_rows
+/// weigh.weights and values.row_scales weigh.alphas.
+struct AttendBlockCall {
+  BlockSumCall scores;
+  WeighBlockCall weigh;
+  BlockSumCall values;
+};
+
 /// What the span kernel does between its block sums, in one instruction set. Thread-safe.
 struct AttentionKernels {
   void (*weigh_block)(const WeighBlockCall&) = nullptr;
+  /// All of a step at once with the same bits, where block sums and softmax can run beside each
+  /// other; else null. weigh.form is kBf16.
+  void (*attend_block)(const AttendBlockCall&) = nullptr;
+  /// Calls of attend_block so far in this process, counted inside it; null where it is.
+  const uint64_t* attended = nullptr;
 };
 
-/// Those that go with a tier's block sum. The tier must be usable on this host.
-const AttentionKernels& AttentionKernelsOf(Tier tier);
+/// Those that go with a tier's block sum, on this CPU.
+const AttentionKernels& ChooseAttentionKernels(Tier tier);
 
 // One function per source file in cpu/; null where this build lacks the instruction set.
 const AttentionKernels* PortableAttentionKernels();
 const AttentionKernels* Avx2AttentionKernels();
 const AttentionKernels* Avx512AttentionKernels();
 const AttentionKernels* Avx512Bf16AttentionKernels();
+const AttentionKernels* AmxAttentionKernels();
+const AttentionKernels* AmxBf16AttentionKernels();  // with avx512bf16, which a virtual CPU may hide
 
 }  // namespace moebius

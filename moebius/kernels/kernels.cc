@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/check.h"
+#include "moebius/kernels/attention_calls.h"
 #include "moebius/kernels/cpu/tiers.h"
 #include "moebius/kernels/cpu/tile_state.h"
 #include "moebius/kernels/self_test.h"
@@ -44,6 +45,7 @@ Kernels MakeKernels(const TierKernels& functions, Tier tier, PairOrder order,
   const Decoder decoder = ChooseDecoder(tier);
   kernels.decode_fp8 = decoder.decode;
   kernels.decode_name = decoder.name;
+  kernels.attention = &ChooseAttentionKernels(tier);
   static_cast<TierKernels&>(kernels) = functions;
   kernels.tier = tier;
   kernels.pair_order = order;

@@ -10,6 +10,8 @@
 
 namespace moebius {
 
+struct AttentionKernels;
+
 /// How 32 consecutive K of a column lie in the 16 pairs of a panel's block.
 enum class PairOrder : uint8_t {
   kAdjacent,     // pair p holds (2p, 2p + 1): one element of each chain
@@ -26,6 +28,7 @@ struct Kernels : TierKernels {
   int64_t tile_rows = 6;            // of the largest register tile: calls are cut into multiples
   DecodeFp8 decode_fp8 = nullptr;   // the fastest of this host that the tier may call
   const char* decode_name = "";     // "vbmi", "avx512", "avx2" or "portable"
+  const AttentionKernels* attention = nullptr;  // attention_calls.h
 
   /// Calls of the block sums so far in this process: the proof of what ran.
   uint64_t Executed() const { return __atomic_load_n(executed, __ATOMIC_RELAXED); }

@@ -4,27 +4,14 @@
 #include <cstdint>
 
 #include "moebius/base/check.h"
-#include "moebius/kernels/cpu/vector_portable.h"
-#include "moebius/tensor/bf16.h"
+#include "moebius/kernels/cpu/row_vectors.h"
 
 namespace moebius {
 namespace {
 
 constexpr int64_t kNumPartialSums = 32;
-constexpr int kLanes = PortableVector::kLanes;
-using Float4 = PortableVector::Float;
-
-float ToFp32(float x) { return x; }
-float ToFp32(Bf16 x) { return ToFloat(x); }
-void Assign(float value, float& out) { out = value; }
-void Assign(float value, Bf16& out) { out = ToBf16(value); }
-
-Float4 LoadFour(const float* p) { return PortableVector::Load(p); }
-Float4 LoadFour(const Bf16* p) {
-  return PortableVector::LoadBf16(reinterpret_cast<const uint16_t*>(p));
-}
-void StoreFour(float* p, Float4 v) { PortableVector::Store(p, v); }
-void StoreFour(Bf16* p, Float4 v) { PortableVector::StoreBf16(reinterpret_cast<uint16_t*>(p), v); }
+constexpr int kLanes = RowVector::kLanes;
+using Float4 = RowVector::Float;
 
 template <class In>
 float SumOfSquares(const In* x, int64_t width) {
@@ -33,14 +20,14 @@ float SumOfSquares(const In* x, int64_t width) {
   for (; i + kNumPartialSums <= width; i += kNumPartialSums) {
 #pragma GCC unroll 8
     for (int v = 0; v < kNumPartialSums / kLanes; ++v) {
-      const Float4 value = LoadFour(x + i + v * kLanes);
+      const Float4 value = LoadVector(x + i + v * kLanes);
       sums[v] = sums[v] + value * value;
     }
   }
   float lanes[kNumPartialSums];
-  for (int v = 0; v < kNumPartialSums / kLanes; ++v) StoreFour(lanes + v * kLanes, sums[v]);
+  for (int v = 0; v < kNumPartialSums / kLanes; ++v) StoreVector(lanes + v * kLanes, sums[v]);
   for (int64_t l = 0; i + l < width; ++l) {
-    const float value = ToFp32(x[i + l]);
+    const float value = LoadElement(x + i + l);
     lanes[l] = lanes[l] + value * value;
   }
   for (int64_t half = kNumPartialSums / 2; half >= 1; half /= 2) {
@@ -60,13 +47,13 @@ void NormalizeRows(Rows<const In> in, absl::Span<const Weight> weight, double ep
     Out* const y = out.row(t);
     const float mean = SumOfSquares(x, in.width) / static_cast<float>(in.width);
     const float scale = 1.0f / __builtin_sqrtf(mean + epsilon);
-    const Float4 scales = PortableVector::Broadcast(scale);
+    const Float4 scales = RowVector::Broadcast(scale);
     int64_t i = 0;
     for (; i + kLanes <= in.width; i += kLanes) {
-      StoreFour(y + i, (LoadFour(x + i) * scales) * LoadFour(weight.data() + i));
+      StoreVector(y + i, (LoadVector(x + i) * scales) * LoadVector(weight.data() + i));
     }
     for (; i < in.width; ++i) {
-      Assign((ToFp32(x[i]) * scale) * ToFp32(weight[static_cast<size_t>(i)]), y[i]);
+      StoreElement(y + i, (LoadElement(x + i) * scale) * LoadElement(weight.data() + i));
     }
   }
 }

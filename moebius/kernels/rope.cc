@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "moebius/base/check.h"
+#include "moebius/kernels/cpu/row_vectors.h"
 #include "moebius/kernels/math.h"
-#include "moebius/tensor/bf16.h"
 
 namespace moebius {
 namespace {
@@ -31,17 +31,51 @@ double Floor(double x) {
   return truncated > x ? truncated - 1 : truncated;
 }
 
-float ToFp32(float x) { return x; }
-float ToFp32(Bf16 x) { return ToFloat(x); }
-void Assign(float value, float& out) { out = value; }
-void Assign(float value, Bf16& out) { out = ToBf16(value); }
+constexpr int kLanes = RowVector::kLanes;
+
+// x' = x·c - y·s, y' = y·c + x·s of numbers or vectors.
+template <class Value>
+struct Turned {
+  Value x, y;
+  Turned(Value from_x, Value from_y, Value cosine, Value sine)
+      : x(from_x * cosine - from_y * sine), y(from_y * cosine + from_x * sine) {}
+};
 
 template <class T>
-void Rotate(T& x, T& y, float cosine, float sine) {
-  const float a = ToFp32(x);
-  const float b = ToFp32(y);
-  Assign(a * cosine - b * sine, x);
-  Assign(b * cosine + a * sine, y);
+void RotateElements(T* x, T* y, float cosine, float sine) {
+  const Turned turned(LoadElement(x), LoadElement(y), cosine, sine);
+  StoreElement(x, turned.x);
+  StoreElement(y, turned.y);
+}
+
+// Elements i of x and y.
+template <class T>
+void RotateHalves(const float* cosines, const float* sines, int64_t half, T* x, T* y) {
+  int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Turned turned(LoadVector(x + i), LoadVector(y + i), RowVector::Load(cosines + i),
+                        RowVector::Load(sines + i));
+    StoreVector(x + i, turned.x);
+    StoreVector(y + i, turned.y);
+  }
+  for (; i < half; ++i) RotateElements(x + i, y + i, cosines[i], sines[i]);
+}
+
+// Elements 2i and 2i + 1.
+template <class T>
+void RotateInterleaved(const float* cosines, const float* sines, int64_t half, T* head) {
+  int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    T* const at = head + 2 * i;
+    const RowVector::Float low = LoadVector(at);
+    const RowVector::Float high = LoadVector(at + kLanes);
+    const Turned turned(__builtin_shufflevector(low, high, 0, 2, 4, 6),
+                        __builtin_shufflevector(low, high, 1, 3, 5, 7),
+                        RowVector::Load(cosines + i), RowVector::Load(sines + i));
+    StoreVector(at, __builtin_shufflevector(turned.x, turned.y, 0, 4, 1, 5));
+    StoreVector(at + kLanes, __builtin_shufflevector(turned.x, turned.y, 2, 6, 3, 7));
+  }
+  for (; i < half; ++i) RotateElements(head + 2 * i, head + 2 * i + 1, cosines[i], sines[i]);
 }
 
 template <class T>
@@ -50,16 +84,15 @@ void RotateRows(const RopeTable& table, int64_t table_begin, RopePairs pairs, Ro
   MOEBIUS_CHECK_LE(table_begin + rows.num_rows, table.num_rows());
   MOEBIUS_CHECK_LE(heads.offset + (heads.num_heads - 1) * heads.stride + table.dim(), rows.width);
   const int64_t half = table.dim() / 2;
-  // Element i of a pair and its partner: (2i, 2i + 1), or (i, i + half).
-  const int64_t step = pairs == RopePairs::kInterleaved ? 2 : 1;
-  const int64_t partner = pairs == RopePairs::kInterleaved ? 1 : half;
   for (int64_t t = 0; t < rows.num_rows; ++t) {
     const float* const cosines = table.cosines(table_begin + t).data();
     const float* const sines = table.sines(table_begin + t).data();
     for (int64_t h = 0; h < heads.num_heads; ++h) {
       T* const head = rows.row(t) + heads.offset + h * heads.stride;
-      for (int64_t i = 0; i < half; ++i) {
-        Rotate(head[i * step], head[i * step + partner], cosines[i], sines[i]);
+      if (pairs == RopePairs::kInterleaved) {
+        RotateInterleaved(cosines, sines, half, head);
+      } else {
+        RotateHalves(cosines, sines, half, head, head + half);
       }
     }
   }

@@ -2,19 +2,16 @@
 #include "moebius/kernels/row_ops.h"
 
 #include "moebius/base/check.h"
-#include "moebius/kernels/cpu/vector_portable.h"
-#include "moebius/tensor/bf16.h"
+#include "moebius/kernels/cpu/row_vectors.h"
 
 namespace moebius {
 namespace {
 
-using V = PortableVector;
-
-const uint16_t* BitsOf(const Bf16* values) { return reinterpret_cast<const uint16_t*>(values); }
+constexpr int kLanes = RowVector::kLanes;
 
 void WidenRow(const Bf16* in, float* out, int64_t width) {
   int64_t i = 0;
-  for (; i + V::kLanes <= width; i += V::kLanes) V::Store(out + i, V::LoadBf16(BitsOf(in + i)));
+  for (; i + kLanes <= width; i += kLanes) RowVector::Store(out + i, LoadVector(in + i));
   for (; i < width; ++i) out[i] = ToFloat(in[i]);
 }
 
@@ -40,8 +37,8 @@ void AddRows(Bf16Rows rows, MutableFloatRows residual) {
     const Bf16* const x = rows.row(t);
     float* const sum = residual.row(t);
     int64_t i = 0;
-    for (; i + V::kLanes <= rows.width; i += V::kLanes) {
-      V::Store(sum + i, V::Load(sum + i) + V::LoadBf16(BitsOf(x + i)));
+    for (; i + kLanes <= rows.width; i += kLanes) {
+      RowVector::Store(sum + i, RowVector::Load(sum + i) + LoadVector(x + i));
     }
     for (; i < rows.width; ++i) sum[i] = sum[i] + ToFloat(x[i]);
   }
@@ -67,17 +64,28 @@ void RoundRows(FloatRows rows, MutableBf16Rows out) {
     const float* const x = rows.row(t);
     Bf16* const y = out.row(t);
     int64_t i = 0;
-    for (; i + V::kLanes <= rows.width; i += V::kLanes) {
-      V::StoreBf16(reinterpret_cast<uint16_t*>(y + i), V::Load(x + i));
+    for (; i + kLanes <= rows.width; i += kLanes) {
+      StoreVector(y + i, RowVector::Load(x + i));
     }
     for (; i < rows.width; ++i) y[i] = ToBf16(x[i]);
   }
 }
 
+void DivideRow(absl::Span<const float> values, float divisor, absl::Span<Bf16> out) {
+  MOEBIUS_CHECK_EQ(values.size(), out.size());
+  const int64_t width = static_cast<int64_t>(values.size());
+  const float* const x = values.data();
+  Bf16* const y = out.data();
+  const RowVector::Float divisors = RowVector::Broadcast(divisor);
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) StoreVector(y + i, RowVector::Load(x + i) / divisors);
+  for (; i < width; ++i) y[i] = ToBf16(x[i] / divisor);
+}
+
 void AccumulateScaled(const Kernels& kernels, float scale, absl::Span<const Bf16> values,
                       absl::Span<float> sum) {
   MOEBIUS_CHECK_EQ(values.size(), sum.size());
-  kernels.accumulate_scaled(scale, BitsOf(values.data()), sum.data(),
+  kernels.accumulate_scaled(scale, reinterpret_cast<const uint16_t*>(values.data()), sum.data(),
                             static_cast<int64_t>(sum.size()));
 }
 

@@ -23,6 +23,9 @@ void AddRows(FloatRows rows, MutableFloatRows residual);
 void WidenRows(Bf16Rows rows, MutableFloatRows out);
 void RoundRows(FloatRows rows, MutableBf16Rows out);
 
+/// out = bf16(values / divisor), the quotient rounded to fp32 first. Sizes equal.
+void DivideRow(absl::Span<const float> values, float divisor, absl::Span<Bf16> out);
+
 /// sum[i] = fma(scale, values[i], sum[i]): one term of a combine group. Sizes equal.
 void AccumulateScaled(const Kernels& kernels, float scale, absl::Span<const Bf16> values,
                       absl::Span<float> sum);

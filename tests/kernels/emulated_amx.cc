@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "moebius/base/check.h"
+#include "moebius/kernels/attention_calls.h"
+#include "moebius/kernels/cpu/attention_tiles.h"
 #include "moebius/kernels/cpu/fp8_tile_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tiers.h"
@@ -112,6 +114,16 @@ void FloatBlockSum(const FloatBlockSumCall& call) {
   RunFloatBlockSum<WideTiles<FloatWeights<EmulatedVector>>>(call);
 }
 
+uint64_t attended = 0;
+
+void AttendBlock(const AttendBlockCall& call) {
+  CountExecution(&attended);
+  AttendBlockOnTiles<EmulatedVector, EmulatedUnit>(call);
+}
+
+constexpr AttentionKernels kAttention = {
+    .weigh_block = WeighBlock<EmulatedVector>, .attend_block = AttendBlock, .attended = &attended};
+
 Kernels MakeAmx() {
   Kernels kernels;
   kernels.prepare_rows = CopyRowBlocks;
@@ -122,6 +134,7 @@ Kernels MakeAmx() {
   kernels.widen_rows = WidenRowBlocks<EmulatedVector>;
   kernels.float_block_sum = FloatBlockSum;
   kernels.accumulate_scaled = AccumulateScaledRow<EmulatedVector>;
+  kernels.attention = &kAttention;
   kernels.executed = &executed;
   kernels.tier = Tier::kAmx;
   kernels.pair_order = PairOrder::kAdjacent;

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "moebius/kernels/attention_calls.h"
+#include "moebius/kernels/cpu/attention_rows.h"
 #include "moebius/kernels/cpu/fp8_block_sum.h"
 #include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tiers.h"
@@ -56,6 +58,7 @@ Kernels MakeAvx512() {
   kernels.widen_rows = WidenRowBlocks<V>;
   kernels.float_block_sum = FloatBlockSum;
   kernels.accumulate_scaled = AccumulateScaledRow<V>;
+  kernels.attention = &kAttentionKernels<V>;
   kernels.executed = &executed;
   kernels.tier = Tier::kAvx512;
   kernels.pair_order = PairOrder::kAdjacent;

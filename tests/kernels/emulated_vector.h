@@ -22,6 +22,18 @@ struct EmulatedVector : VectorOf<16> {
     const Bits bits = RoundToBf16(v);
     for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(bits[i]);
   }
+  static void StoreNormalBf16Block(uint16_t* p, const Float (&v)[2]) {
+    StoreBf16(p, v[0]);
+    StoreBf16(p + kLanes, v[1]);
+  }
+  static void StoreNormalBf16BlockWithinChain(uint16_t* p, const Float (&v)[2]) {
+    constexpr int kOrder[] = {2, 0, 3, 1};
+    for (int i = 0; i < 2 * kLanes; ++i) {
+      const int from = i / 4 * 4 + kOrder[i % 4];
+      p[i] = ToBf16(v[from / kLanes][from % kLanes]).bits;
+    }
+  }
+  static void KeepHere(Float&) {}  // no register holds it
   static Float FusedMultiplyAdd(Float a, Float b, Float c) {
     for (int i = 0; i < kLanes; ++i) c[i] = moebius::FusedMultiplyAdd(a[i], b[i], c[i]);
     return c;

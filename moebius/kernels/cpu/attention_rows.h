@@ -98,13 +98,17 @@ struct WeightRow {
   MOEBIUS_ALWAYS_INLINE Value* Block(int64_t key) const {
     return values + key / kBlockDepth * step;
   }
-  MOEBIUS_ALWAYS_INLINE static void Store(Value* to, typename V::Float p) {
+  static constexpr int kVectors = kBlockDepth / V::kLanes;
+  MOEBIUS_ALWAYS_INLINE static void StoreBlock(Value* to, const typename V::Float (&p)[kVectors]) {
     if constexpr (form == RowForm::kBf16) {
-      V::StoreNormalBf16(to, p);
+      V::StoreNormalBf16Block(to, p);
     } else if constexpr (form == RowForm::kBf16WithinChain) {
-      V::StoreNormalBf16WithinChain(to, p);
+      V::StoreNormalBf16BlockWithinChain(to, p);
     } else {
-      V::Store(to, V::AsFloat(V::RoundToBf16(p) << 16));
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        V::Store(to + v * V::kLanes, V::AsFloat(V::RoundToBf16(p[v]) << 16));
+      }
     }
   }
   MOEBIUS_ALWAYS_INLINE void Clear(int64_t begin, int64_t end) const {
@@ -139,11 +143,10 @@ MOEBIUS_ALWAYS_INLINE void WeighKeys(const float* scores, float m, VisibleKeys k
   }
   MOEBIUS_UNROLL
   for (int b = 0; b < count; ++b) {
-    auto* const to = weights.Block(key) + b * weights.step;
+    typename V::Float block[kBlockVectors];
     MOEBIUS_UNROLL
-    for (int v = 0; v < kBlockVectors; ++v) {
-      Weights::Store(to + v * V::kLanes, p[b * kBlockVectors + v]);
-    }
+    for (int v = 0; v < kBlockVectors; ++v) block[v] = p[b * kBlockVectors + v];
+    Weights::StoreBlock(weights.Block(key) + b * weights.step, block);
   }
 }
 
@@ -184,71 +187,110 @@ MOEBIUS_ALWAYS_INLINE void WithSeen(VisibleKeys keys, int64_t key_block, Work wo
   }
 }
 
-// Up to kStateRows rows from `begin` on. All maxima come before the first exponential, so that no
-// row waits for a fold.
+// Up to kStateRows rows from `begin` on, in steps of about a row's work each. All maxima come
+// before the first exponential, so that no row waits for a fold.
 template <class V, RowForm form>
-MOEBIUS_ALWAYS_INLINE void WeighRows(const WeighBlockCall& call, int64_t begin, int num_rows,
-                                     typename V::Int lanes) {
-  RowChains<V> chains;
-  for (int i = 0; i < kStateRows; ++i) chains[i] = V::Broadcast(-__builtin_inff());
-  const auto keys_of = [&](int i) { return call.visible[begin + i]; };
-  const auto scores_of = [&](int i) { return call.scores + (begin + i) * call.key_block; };
-  for (int i = 0; i < num_rows; ++i) {
-    if (keys_of(i).empty()) continue;
-    WithSeen(keys_of(i), call.key_block, [&](auto seen) {
-      chains[i] = ScaleAndMax<V, seen.value>(scores_of(i), call.scale, keys_of(i), lanes);
-    });
+class RowSoftmax {
+ public:
+  explicit RowSoftmax(const WeighBlockCall& call) : call_(call) {
+    for (int i = 0; i < V::kLanes; ++i) lanes_[i] = i;
   }
-  float former_m[kStateRows] = {};
-  float m[kStateRows];
-  __builtin_memcpy(former_m, call.m + begin, static_cast<size_t>(num_rows) * sizeof(float));
-  FoldRowChains<V>(
-      chains, [](typename V::Float a, typename V::Float b) { return V::Max(b, a); }, m);
-  for (int i = 0; i < kStateRows; i += V::kLanes) {
-    V::Store(m + i, V::Max(V::Load(m + i), V::Load(former_m + i)));
-  }
-  __builtin_memcpy(call.m + begin, m, static_cast<size_t>(num_rows) * sizeof(float));
 
-  for (int i = 0; i < kStateRows; ++i) chains[i] = V::Zero();
-  for (int i = 0; i < num_rows; ++i) {
-    const WeightRow<V, form> weights(call, begin + i);
-    if (keys_of(i).empty()) {
-      former_m[i] = m[i] = 0;
-      weights.Clear(0, call.key_block);
-      continue;
+  void Start(int64_t begin) {
+    const int64_t left = call_.num_rows - begin;
+    begin_ = begin;
+    num_rows_ = left < kStateRows ? static_cast<int>(left) : kStateRows;
+    for (int i = 0; i < kStateRows; ++i) {
+      chains_[i] = V::Broadcast(-__builtin_inff());
+      former_m_[i] = 0;
     }
-    WithSeen(keys_of(i), call.key_block, [&](auto seen) {
-      chains[i] = WeighScores<V, seen.value>(scores_of(i), m[i], keys_of(i), lanes, call.key_block,
-                                             weights);
+  }
+
+  void Run(int64_t begin) {
+    Start(begin);
+    for (int i = 0; i < num_rows_; ++i) TakeMaximum(i);
+    FoldMaxima();
+    for (int i = 0; i < num_rows_; ++i) Weigh(i);
+    FoldSums();
+  }
+
+  int num_steps() const { return 2 * num_rows_ + 2; }
+  void Step(int step) {
+    if (step < num_rows_) return TakeMaximum(step);
+    if (step == num_rows_) return FoldMaxima();
+    if (step <= 2 * num_rows_) return Weigh(step - num_rows_ - 1);
+    FoldSums();
+  }
+
+ private:
+  using Float = typename V::Float;
+
+  VisibleKeys keys(int i) const { return call_.visible[begin_ + i]; }
+  float* scores(int i) const { return call_.scores + (begin_ + i) * call_.key_block; }
+
+  MOEBIUS_ALWAYS_INLINE void TakeMaximum(int i) {
+    if (keys(i).empty()) return;
+    WithSeen(keys(i), call_.key_block, [&](auto seen) {
+      chains_[i] = ScaleAndMax<V, seen.value>(scores(i), call_.scale, keys(i), lanes_);
     });
   }
-  float sums[kStateRows];
-  FoldRowChains<V>(
-      chains, [](typename V::Float a, typename V::Float b) { return a + b; }, sums);
+
+  MOEBIUS_ALWAYS_INLINE void FoldMaxima() {
+    __builtin_memcpy(former_m_, call_.m + begin_, static_cast<size_t>(num_rows_) * sizeof(float));
+    FoldRowChains<V>(
+        chains_, [](Float a, Float b) { return V::Max(b, a); }, m_);
+    for (int i = 0; i < kStateRows; i += V::kLanes) {
+      V::Store(m_ + i, V::Max(V::Load(m_ + i), V::Load(former_m_ + i)));
+    }
+    __builtin_memcpy(call_.m + begin_, m_, static_cast<size_t>(num_rows_) * sizeof(float));
+    for (int i = 0; i < kStateRows; ++i) chains_[i] = V::Zero();
+  }
+
+  MOEBIUS_ALWAYS_INLINE void Weigh(int i) {
+    const WeightRow<V, form> weights(call_, begin_ + i);
+    if (keys(i).empty()) {
+      former_m_[i] = m_[i] = 0;
+      weights.Clear(0, call_.key_block);
+      return;
+    }
+    WithSeen(keys(i), call_.key_block, [&](auto seen) {
+      chains_[i] =
+          WeighScores<V, seen.value>(scores(i), m_[i], keys(i), lanes_, call_.key_block, weights);
+    });
+  }
 
   // alpha = e^(former m - m) and l = l · alpha + sum. Of a row that sees nothing: e^0 = 1, and
   // nothing to add.
-  float l[kStateRows] = {};
-  float alphas[kStateRows];
-  __builtin_memcpy(l, call.l + begin, static_cast<size_t>(num_rows) * sizeof(float));
-  for (int i = 0; i < kStateRows; i += V::kLanes) {
-    typename V::Float alpha[1] = {V::Load(former_m + i) - V::Load(m + i)};
-    VectorsExpNotAbove0<V, 1>(alpha);
-    V::Store(l + i, V::Load(l + i) * alpha[0] + V::Load(sums + i));
-    V::Store(alphas + i, alpha[0]);
+  MOEBIUS_ALWAYS_INLINE void FoldSums() {
+    float sums[kStateRows];
+    FoldRowChains<V>(
+        chains_, [](Float a, Float b) { return a + b; }, sums);
+    float l[kStateRows] = {};
+    float alphas[kStateRows];
+    __builtin_memcpy(l, call_.l + begin_, static_cast<size_t>(num_rows_) * sizeof(float));
+    for (int i = 0; i < kStateRows; i += V::kLanes) {
+      Float alpha[1] = {V::Load(former_m_ + i) - V::Load(m_ + i)};
+      VectorsExpNotAbove0<V, 1>(alpha);
+      V::Store(l + i, V::Load(l + i) * alpha[0] + V::Load(sums + i));
+      V::Store(alphas + i, alpha[0]);
+    }
+    __builtin_memcpy(call_.l + begin_, l, static_cast<size_t>(num_rows_) * sizeof(float));
+    __builtin_memcpy(call_.alphas + begin_, alphas, static_cast<size_t>(num_rows_) * sizeof(float));
   }
-  __builtin_memcpy(call.l + begin, l, static_cast<size_t>(num_rows) * sizeof(float));
-  __builtin_memcpy(call.alphas + begin, alphas, static_cast<size_t>(num_rows) * sizeof(float));
-}
+
+  const WeighBlockCall& call_;
+  int64_t begin_ = 0;
+  int num_rows_ = 0;
+  typename V::Int lanes_ = {};
+  RowChains<V> chains_;
+  float former_m_[kStateRows];
+  float m_[kStateRows];
+};
 
 template <class V, RowForm form>
 void WeighBlockAs(const WeighBlockCall& call) {
-  typename V::Int lanes = {};
-  for (int i = 0; i < V::kLanes; ++i) lanes[i] = i;
-  for (int64_t begin = 0; begin < call.num_rows; begin += kStateRows) {
-    const int64_t left = call.num_rows - begin;
-    WeighRows<V, form>(call, begin, left < kStateRows ? static_cast<int>(left) : kStateRows, lanes);
-  }
+  RowSoftmax<V, form> rows(call);
+  for (int64_t begin = 0; begin < call.num_rows; begin += kStateRows) rows.Run(begin);
 }
 
 template <class V>

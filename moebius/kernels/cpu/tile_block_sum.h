@@ -96,13 +96,21 @@ MOEBIUS_ALWAYS_INLINE void CopyRowBlocks(const PrepareRowsCall& call) {
   });
 }
 
-/// One call. V: the vector of its epilogues.
-template <class V, class Unit>
+/// Nothing to do beside a block sum.
+struct Nothing {
+  MOEBIUS_ALWAYS_INLINE void operator()() const {}
+};
+
+/// The rows [row_begin, row_end) of a call. V: the vector of its epilogues. `beside` is called once
+/// for each block of each pass over a panel: what it does in vectors runs while the unit works.
+template <class V, class Unit, class Beside = Nothing>
 class TileBlockSum {
  public:
-  explicit TileBlockSum(const BlockSumCall& call)
+  TileBlockSum(const BlockSumCall& call, int64_t row_begin, int64_t row_end, Beside beside = {})
       : call_(call),
-        tiles_(call.num_rows),
+        beside_(beside),
+        row_begin_(row_begin),
+        tiles_(row_end - row_begin),
         width_(OutputsPerPanel(call.epilogue)),
         accumulates_(call.epilogue == Epilogue::kAccumulate),
         end_(PanelAt(call.num_panels)),
@@ -110,14 +118,20 @@ class TileBlockSum {
 
   void Run() {
     ConfigureTiles<Unit>(tiles_.tile_rows);
+    Sum();
+    Unit::Release();
+  }
+
+  /// The same with tiles that are configured for these rows.
+  void Sum() {
     for (int64_t panel = 0; panel < call_.num_panels; ++panel) {
       if (accumulates_) CopyFormerSums(panel);
       int64_t tile = 0;
       for (; tile + 1 < tiles_.num_tiles; tile += 2) SumPair(tile, panel);
       if (tile < tiles_.num_tiles) SumSingle(tile, panel);
     }
-    Unit::Release();
   }
+  int64_t tile_rows() const { return tiles_.tile_rows; }
 
  private:
   static int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -126,8 +140,10 @@ class TileBlockSum {
     return call_.panels + panel * call_.num_blocks * kPanelBlockSize;
   }
   const uint16_t* RowsAt(int64_t tile) const {
-    return static_cast<const uint16_t*>(call_.prepared_rows) + tiles_.Begin(tile) * kBlockDepth;
+    return static_cast<const uint16_t*>(call_.prepared_rows) + RowOf(tile) * kBlockDepth;
   }
+  // The call's row where a tile begins.
+  int64_t RowOf(int64_t tile) const { return row_begin_ + tiles_.Begin(tile); }
   int64_t row_step() const { return call_.num_rows * kBlockDepth; }
 
   // Two tiles of rows with one panel.
@@ -148,6 +164,7 @@ class TileBlockSum {
       Unit::template Load<5>(bottom, kTileRowBytes);
       Unit::template AddBlock<2, 5, 6>();
       Unit::template AddBlock<3, 5, 7>();
+      beside_();
       top += step;
       bottom += step;
       weights += kPanelBlockSize;
@@ -169,6 +186,7 @@ class TileBlockSum {
       LoadTileWeights<Unit>(weights);
       Unit::template AddBlock<0, 4, 6>();
       Unit::template AddBlock<1, 4, 7>();
+      beside_();
       rows += step;
       weights += kPanelBlockSize;
     }
@@ -190,7 +208,7 @@ class TileBlockSum {
 
   template <int sums>
   MOEBIUS_ALWAYS_INLINE void Finish(int64_t tile, int64_t panel) {
-    const int64_t begin = tiles_.Begin(tile);
+    const int64_t begin = RowOf(tile);
     const int64_t column = panel * width_;
     const int64_t count = Min(width_, call_.num_columns - column);
     if (call_.epilogue == Epilogue::kFloat && call_.bias == nullptr && count == kPanelColumns) {
@@ -211,10 +229,12 @@ class TileBlockSum {
   void CopyFormerSums(int64_t panel) {
     const int64_t column = panel * width_;
     const int64_t count = Min(width_, call_.num_columns - column);
-    for (int64_t r = 0; r < call_.num_rows; ++r) {
+    for (int64_t r = 0; r < tiles_.num_rows; ++r) {
       float* const row = former_ + r * kPanelColumns;
       __builtin_memset(row, 0, kPanelColumns * sizeof(float));
-      CopyColumns(row, static_cast<const float*>(call_.out) + r * call_.out_stride + column, count);
+      CopyColumns(
+          row, static_cast<const float*>(call_.out) + (row_begin_ + r) * call_.out_stride + column,
+          count);
     }
   }
 
@@ -246,6 +266,8 @@ class TileBlockSum {
   }
 
   const BlockSumCall call_;
+  Beside beside_;
+  const int64_t row_begin_;
   const RowTiles tiles_;
   const int64_t width_;
   const bool accumulates_;
@@ -258,7 +280,7 @@ class TileBlockSum {
 template <class V, class Unit>
 void RunTileBlockSum(const BlockSumCall& call) {
   if (call.num_rows == 0) return;
-  TileBlockSum<V, Unit>(call).Run();
+  TileBlockSum<V, Unit>(call, 0, call.num_rows).Run();
 }
 
 }  // namespace

@@ -50,9 +50,19 @@ struct VectorOf {
   /// The compiler computes v before what follows: chains written side by side stay so.
   MOEBIUS_ALWAYS_INLINE static void KeepHere(Float& v) { asm volatile("" : "+v"(v)); }
 
-  /// Lanes of v, +0 where x is below the bound.
-  MOEBIUS_ALWAYS_INLINE static Float ZeroBelow(Float x, float bound, Float v) {
-    return Select(x < Broadcast(bound), Zero(), v);
+  /// x − a · b of lanes where the product is exact, so that a fused multiply-add has the same bits.
+  MOEBIUS_ALWAYS_INLINE static Float SubtractExactProduct(Float x, Float a, Float b) {
+    return x - a * b;
+  }
+
+  /// p · 2^n where that is normal, +0 where x is below the bound. n comes twice: as the low bits of
+  /// `n_in_low_bits`, whose bits 0 … 8 are it alone, and as itself. A NaN in p whose low nine bits
+  /// are zero stays one.
+  MOEBIUS_ALWAYS_INLINE static Float ScaleOrZeroBelow(Float x, float bound, Float p,
+                                                      Float n_in_low_bits,
+                                                      [[maybe_unused]] Float n) {
+    const Float scaled = AsFloat(AsBits(p) + (AsBits(n_in_low_bits) << 23));
+    return Select(x < Broadcast(bound), Zero(), scaled);
   }
 
   /// Lanes of a where it is the greater one, else of b: a NaN in a is passed over.

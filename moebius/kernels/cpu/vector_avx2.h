@@ -22,11 +22,16 @@ struct Avx2Vector : VectorOf<8> {
         reinterpret_cast<__m128i*>(p),
         _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1)));
   }
-  /// The same of lanes that are no denormals.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same of a block's 32 values, none a denormal.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16Block(uint16_t* p, const Float (&v)[4]) {
+    for (int i = 0; i < 4; ++i) StoreBf16(p + i * kLanes, v[i]);
+  }
   /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
-    StoreBf16(p, __builtin_shufflevector(v, v, 2, 0, 3, 1, 6, 4, 7, 5));
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16BlockWithinChain(uint16_t* p,
+                                                                    const Float (&v)[4]) {
+    for (int i = 0; i < 4; ++i) {
+      StoreBf16(p + i * kLanes, __builtin_shufflevector(v[i], v[i], 2, 0, 3, 1, 6, 4, 7, 5));
+    }
   }
 
   MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm256_max_ps(a, b); }

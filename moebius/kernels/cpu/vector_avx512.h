@@ -20,19 +20,26 @@ struct Avx512Vector : VectorOf<16> {
     const __m512i bits = reinterpret_cast<__m512i>(RoundToBf16(v));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(bits));
   }
-  /// The same of lanes that are no denormals.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same of a block's 32 values, none a denormal.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16Block(uint16_t* p, const Float (&v)[2]) {
+    StoreBf16(p, v[0]);
+    StoreBf16(p + kLanes, v[1]);
+  }
   /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
-    StoreBf16(p,
-              __builtin_shufflevector(v, v, 2, 0, 3, 1, 6, 4, 7, 5, 10, 8, 11, 9, 14, 12, 15, 13));
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16BlockWithinChain(uint16_t* p,
+                                                                    const Float (&v)[2]) {
+    StoreNormalBf16Block(p, {WithinChain(v[0]), WithinChain(v[1])});
   }
 
   MOEBIUS_ALWAYS_INLINE static Float Select(Int mask, Float a, Float b) {
     return _mm512_mask_mov_ps(b, _mm512_movepi32_mask(reinterpret_cast<__m512i>(mask)), a);
   }
-  MOEBIUS_ALWAYS_INLINE static Float ZeroBelow(Float x, float bound, Float v) {
-    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, Broadcast(bound), _CMP_NLT_UQ), v);
+  MOEBIUS_ALWAYS_INLINE static Float SubtractExactProduct(Float x, Float a, Float b) {
+    return _mm512_fnmadd_ps(a, b, x);
+  }
+  MOEBIUS_ALWAYS_INLINE static Float ScaleOrZeroBelow(Float x, float bound, Float p, Float,
+                                                      Float n) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, Broadcast(bound), _CMP_NLT_UQ), p, n);
   }
   MOEBIUS_ALWAYS_INLINE static Float Max(Float a, Float b) { return _mm512_max_ps(a, b); }
 
@@ -41,6 +48,11 @@ struct Avx512Vector : VectorOf<16> {
   }
   MOEBIUS_ALWAYS_INLINE static Float FusedMultiplyAddBf16(Float a, Float b, Float c) {
     return _mm512_fmadd_ps(a, b, c);
+  }
+
+ private:
+  MOEBIUS_ALWAYS_INLINE static Float WithinChain(Float v) {
+    return __builtin_shufflevector(v, v, 2, 0, 3, 1, 6, 4, 7, 5, 10, 8, 11, 9, 14, 12, 15, 13);
   }
 };
 

@@ -83,13 +83,15 @@ MOEBIUS_ALWAYS_INLINE void VectorsExpNotAbove0(typename V::Float (&x)[count]) {
   static_assert((__builtin_bit_cast(uint32_t, kRoundingShift) & 0x1FF) == 0);
   const Float shift = V::Broadcast(kRoundingShift);
   Float shifted[count];
+  Float whole[count];
   Float r[count];
   Float p[count];
   MOEBIUS_UNROLL
   for (int v = 0; v < count; ++v) {
     shifted[v] = x[v] * V::Broadcast(kLog2OfE) + shift;
-    const Float whole = shifted[v] - shift;
-    r[v] = (x[v] - whole * V::Broadcast(kLn2High)) - whole * V::Broadcast(kLn2Low);
+    whole[v] = shifted[v] - shift;
+    r[v] = V::SubtractExactProduct(x[v], whole[v], V::Broadcast(kLn2High)) -
+           whole[v] * V::Broadcast(kLn2Low);
     p[v] = V::Broadcast(kExpCoefficients[6]);
   }
   MOEBIUS_UNROLL
@@ -103,8 +105,7 @@ MOEBIUS_ALWAYS_INLINE void VectorsExpNotAbove0(typename V::Float (&x)[count]) {
   }
   MOEBIUS_UNROLL
   for (int v = 0; v < count; ++v) {
-    const typename V::Bits scaled = V::AsBits(p[v]) + (V::AsBits(shifted[v]) << 23);
-    x[v] = V::ZeroBelow(x[v], kExpMin, V::AsFloat(scaled));
+    x[v] = V::ScaleOrZeroBelow(x[v], kExpMin, p[v], shifted[v], whole[v]);
   }
 }
 

@@ -18,14 +18,21 @@ struct PortableVector : VectorOf<4> {
   }
   /// Rounded to nearest even.
   MOEBIUS_ALWAYS_INLINE static void StoreBf16(uint16_t* p, Float v) {
-    const Bits bits = RoundToBf16(v);
-    for (int i = 0; i < kLanes; ++i) p[i] = static_cast<uint16_t>(bits[i]);
+    // Halves widened with their sign are narrowed without loss.
+    const __m128i signed_bits =
+        _mm_srai_epi32(_mm_slli_epi32(reinterpret_cast<__m128i>(RoundToBf16(v)), 16), 16);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi32(signed_bits, signed_bits));
   }
-  /// The same of lanes that are no denormals.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16(uint16_t* p, Float v) { StoreBf16(p, v); }
+  /// The same of a block's 32 values, none a denormal.
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16Block(uint16_t* p, const Float (&v)[8]) {
+    for (int i = 0; i < 8; ++i) StoreBf16(p + i * kLanes, v[i]);
+  }
   /// The same, of elements 4j … 4j + 3 in the order 2, 0, 3, 1.
-  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16WithinChain(uint16_t* p, Float v) {
-    StoreBf16(p, __builtin_shufflevector(v, v, 2, 0, 3, 1));
+  MOEBIUS_ALWAYS_INLINE static void StoreNormalBf16BlockWithinChain(uint16_t* p,
+                                                                    const Float (&v)[8]) {
+    for (int i = 0; i < 8; ++i) {
+      StoreBf16(p + i * kLanes, __builtin_shufflevector(v[i], v[i], 2, 0, 3, 1));
+    }
   }
 
   /// fma(a, b, c) for any fp32.

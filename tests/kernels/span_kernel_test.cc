@@ -9,7 +9,9 @@
 
 #include "moebius/base/random.h"
 #include "moebius/kernels/attention.h"
+#include "moebius/kernels/attention_calls.h"
 #include "moebius/kernels/reference/attention.h"
+#include "tests/kernels/kernel_data.h"
 
 namespace moebius {
 namespace {
@@ -89,7 +91,17 @@ class SpanData {
   RowBatch<Bf16> queries_, keys_, values_;
 };
 
-TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
+class SpanKernelTest : public testing::TierTest {
+ protected:
+  // Calls so far of what a key block's step may go through.
+  uint64_t Executed() const {
+    const uint64_t* const attended = kernels().attention->attended;
+    return kernels().Executed() +
+           (attended != nullptr ? __atomic_load_n(attended, __ATOMIC_RELAXED) : 0);
+  }
+};
+
+TEST_P(SpanKernelTest, GivesTheScalarBitsForEveryShapeAndTile) {
   const struct {
     int64_t key_width, value_width, key_block, num_keys;
   } shapes[] = {{24, 24, 64, 64}, {40, 40, 64, 130},  {128, 128, 128, 200}, {48, 32, 128, 256},
@@ -104,25 +116,21 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierShapeAndTile) {
       visible.push_back({0, static_cast<int32_t>(r * (num_keys + 1) / kRows)});
     }
     visible.back().end = static_cast<int32_t>(num_keys);
-    for (const Tier tier : HostTiers()) {
-      SCOPED_TRACE(TierName(tier));
-      const Kernels& kernels = *FindKernels(tier);
-      const uint64_t before = kernels.Executed();
-      // Whole tiles; few rows; numbers of rows that AMX cuts into tiles which share some.
-      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, kMaxTileRows),
-                                       {1, 4},
-                                       {1, 35},
-                                       {10, 60},
-                                       {kMaxTileRows, kRows}}) {
-        data.ExpectReference(data.Compute(kernels, begin, end, visible), begin, visible);
-      }
-      EXPECT_GT(kernels.Executed(), before);
+    const uint64_t before = Executed();
+    // Whole tiles; few rows; numbers of rows that AMX cuts into tiles which share some.
+    for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, kMaxTileRows),
+                                     {1, 4},
+                                     {1, 35},
+                                     {10, 60},
+                                     {kMaxTileRows, kRows}}) {
+      data.ExpectReference(data.Compute(kernels(), begin, end, visible), begin, visible);
     }
+    EXPECT_GT(Executed(), before);
   }
 }
 
 // Rows that see the keys of a window: its edges at every place of a vector, of a panel, of a block.
-TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierAndWindow) {
+TEST_P(SpanKernelTest, GivesTheScalarBitsForEveryWindow) {
   constexpr int64_t kRows = kMaxTileRows + 1;
   for (const int64_t key_block : {32, 96, 128}) {
     const int64_t num_keys = 2 * key_block + 7;
@@ -135,23 +143,20 @@ TEST(SpanKernelTest, GivesTheScalarBitsForEveryTierAndWindow) {
         visible.push_back(
             {static_cast<int32_t>(std::max<int64_t>(0, end - size)), static_cast<int32_t>(end)});
       }
-      for (const Tier tier : HostTiers()) {
-        SCOPED_TRACE(TierName(tier));
-        const Kernels& kernels = *FindKernels(tier);
-        data.ExpectReference(data.Compute(kernels, 0, kMaxTileRows, visible), 0, visible);
-        data.ExpectReference(data.Compute(kernels, 20, 23, visible), 20, visible);
-        data.ExpectReference(data.Compute(kernels, 20, 54, visible), 20, visible);
-        data.ExpectReference(data.Compute(kernels, kMaxTileRows, kRows, visible), kMaxTileRows,
-                             visible);
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>(0, kMaxTileRows),
+                                       {20, 23},
+                                       {20, 54},
+                                       {kMaxTileRows, kRows}}) {
+        data.ExpectReference(data.Compute(kernels(), begin, end, visible), begin, visible);
       }
     }
   }
 }
 
-TEST(SpanKernelTest, LeavesARowThatSeesNothingEmpty) {
+TEST_P(SpanKernelTest, LeavesARowThatSeesNothingEmpty) {
   const SpanData data({24, 24, 64, 1.0f}, 64, 2, 5);
   const std::vector<VisibleKeys> visible{{0, 0}, {0, 64}};
-  const SpanData::States states = data.Compute(BestKernels(), 0, 2, visible);
+  const SpanData::States states = data.Compute(kernels(), 0, 2, visible);
   EXPECT_EQ(states.m[0], -std::numeric_limits<float>::infinity());
   EXPECT_EQ(states.l[0], 0.0f);
   for (const float element : states.acc.rows().span(0)) EXPECT_EQ(element, 0.0f);
@@ -159,7 +164,7 @@ TEST(SpanKernelTest, LeavesARowThatSeesNothingEmpty) {
 }
 
 // P in each form that a block sum reads, from each instruction set.
-TEST(SpanKernelTest, WeighsIntoEveryFormOfRows) {
+TEST_P(SpanKernelTest, WeighsIntoEveryFormOfRows) {
   constexpr int64_t kRows = 19, kKeys = 96;
   constexpr int64_t kValues = kRows * kKeys;
   Random random(9);
@@ -167,71 +172,68 @@ TEST(SpanKernelTest, WeighsIntoEveryFormOfRows) {
   for (float& score : scores) score = 9.0f * random.Normal();
   std::vector<VisibleKeys> visible;
   for (int32_t r = 0; r < kRows; ++r) visible.push_back({r % 3 * 20, r % 5 * 24});
-  const auto weigh = [&](Tier tier, RowForm form, void* weights) {
+  const auto weigh = [&](const Kernels& kernels, RowForm form, void* weights) {
     std::vector<float> overwritten = scores, m(kRows, -1.0f), l(kRows, 0.5f), alphas(kRows);
-    AttentionKernelsOf(tier).weigh_block({.scores = overwritten.data(),
-                                          .num_rows = kRows,
-                                          .key_block = kKeys,
-                                          .scale = 0.3f,
-                                          .visible = visible.data(),
-                                          .m = m.data(),
-                                          .l = l.data(),
-                                          .alphas = alphas.data(),
-                                          .form = form,
-                                          .weights = weights});
+    kernels.attention->weigh_block({.scores = overwritten.data(),
+                                    .num_rows = kRows,
+                                    .key_block = kKeys,
+                                    .scale = 0.3f,
+                                    .visible = visible.data(),
+                                    .m = m.data(),
+                                    .l = l.data(),
+                                    .alphas = alphas.data(),
+                                    .form = form,
+                                    .weights = weights});
     m.insert(m.end(), l.begin(), l.end());
     m.insert(m.end(), alphas.begin(), alphas.end());
     return m;
   };
   std::vector<uint16_t> expected(kValues);
-  const std::vector<float> states = weigh(Tier::kPortable, RowForm::kBf16, expected.data());
-  for (const Tier tier : HostTiers()) {
-    SCOPED_TRACE(TierName(tier));
-    std::vector<uint16_t> plain(kValues, 1), within_chain(kValues, 1);
-    std::vector<float> widened(kValues, 1.0f);
-    EXPECT_EQ(weigh(tier, RowForm::kBf16, plain.data()), states);
-    EXPECT_EQ(weigh(tier, RowForm::kBf16WithinChain, within_chain.data()), states);
-    EXPECT_EQ(weigh(tier, RowForm::kFloat, widened.data()), states);
-    EXPECT_EQ(plain, expected);
-    constexpr size_t kOrder[] = {2, 0, 3, 1};
-    for (size_t i = 0; i < kValues; ++i) {
-      ASSERT_EQ(within_chain[i], expected[i / 4 * 4 + kOrder[i % 4]]) << i;
-      ASSERT_EQ(widened[i], ToFloat(Bf16{expected[i]})) << i;
-    }
+  const std::vector<float> states =
+      weigh(*FindKernels(Tier::kPortable), RowForm::kBf16, expected.data());
+  std::vector<uint16_t> plain(kValues, 1), within_chain(kValues, 1);
+  std::vector<float> widened(kValues, 1.0f);
+  EXPECT_EQ(weigh(kernels(), RowForm::kBf16, plain.data()), states);
+  EXPECT_EQ(weigh(kernels(), RowForm::kBf16WithinChain, within_chain.data()), states);
+  EXPECT_EQ(weigh(kernels(), RowForm::kFloat, widened.data()), states);
+  EXPECT_EQ(plain, expected);
+  constexpr size_t kOrder[] = {2, 0, 3, 1};
+  for (size_t i = 0; i < kValues; ++i) {
+    ASSERT_EQ(within_chain[i], expected[i / 4 * 4 + kOrder[i % 4]]) << i;
+    ASSERT_EQ(widened[i], ToFloat(Bf16{expected[i]})) << i;
   }
 }
 
-TEST(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
+TEST_P(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
   const SpanShape shape{16, 16, 32, 1.0f};
-  for (const Tier tier : HostTiers()) {
-    const Kernels& kernels = *FindKernels(tier);
-    Array<Bf16> keys(static_cast<size_t>(shape.key_block_elements()));
-    Array<Bf16> values(static_cast<size_t>(shape.value_block_elements()));
-    const std::vector<Bf16> one(16, ToBf16(1.0f));
-    const std::vector<Bf16> nan(16, Bf16{0x7FC0});
-    for (int64_t t = 0; t < 32; ++t) {
-      StoreKey(kernels.pair_order, shape, nan.data(), t, keys.data());
-    }
-    StoreKey(kernels.pair_order, shape, one.data(), 5, keys.data());
-    StoreValue(kernels.pair_order, shape, one.data(), 5, values.data());
-    std::vector<float> acc(16);
-    float m = 0, l = 0;
-    const SpanStates states{MutableFloatRows(acc.data(), 1, 16), absl::MakeSpan(&m, 1),
-                            absl::MakeSpan(&l, 1)};
-    ClearStates(states);
-    QueryTile tile;
-    tile.Prepare(kernels, Bf16Rows(one.data(), 1, 16));
-    SpanScratch scratch;
-    const VisibleKeys visible{5, 6};
-    AccumulateKeyBlock(kernels, shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
-                       values.data(), scratch, states);
-    EXPECT_EQ(m, 16.0f) << TierName(tier);
-    EXPECT_EQ(l, 1.0f) << TierName(tier);
-    EXPECT_EQ(acc[15], 1.0f) << TierName(tier);
+  Array<Bf16> keys(static_cast<size_t>(shape.key_block_elements()));
+  Array<Bf16> values(static_cast<size_t>(shape.value_block_elements()));
+  const std::vector<Bf16> one(16, ToBf16(1.0f));
+  const std::vector<Bf16> nan(16, Bf16{0x7FC0});
+  for (int64_t t = 0; t < 32; ++t) {
+    StoreKey(kernels().pair_order, shape, nan.data(), t, keys.data());
   }
+  StoreKey(kernels().pair_order, shape, one.data(), 5, keys.data());
+  StoreValue(kernels().pair_order, shape, one.data(), 5, values.data());
+  std::vector<float> acc(16);
+  float m = 0, l = 0;
+  const SpanStates states{MutableFloatRows(acc.data(), 1, 16), absl::MakeSpan(&m, 1),
+                          absl::MakeSpan(&l, 1)};
+  ClearStates(states);
+  QueryTile tile;
+  tile.Prepare(kernels(), Bf16Rows(one.data(), 1, 16));
+  SpanScratch scratch;
+  const VisibleKeys visible{5, 6};
+  AccumulateKeyBlock(kernels(), shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
+                     values.data(), scratch, states);
+  EXPECT_EQ(m, 16.0f);
+  EXPECT_EQ(l, 1.0f);
+  EXPECT_EQ(acc[15], 1.0f);
 }
 
-TEST(SpanKernelTest, PacksAWholeBlockAsTokenByToken) {
+MOEBIUS_INSTANTIATE_TIERS(SpanKernelTest);
+
+TEST(SpanBlockTest, PacksAWholeBlockAsTokenByToken) {
   const SpanShape shape{40, 24, 64, 1.0f};
   Random random(3);
   RowBatch<Bf16> keys(50, 40), values(50, 24);
@@ -255,7 +257,7 @@ TEST(SpanKernelTest, PacksAWholeBlockAsTokenByToken) {
   }
 }
 
-TEST(SpanKernelTest, UnpacksAnyTokensOfABlock) {
+TEST(SpanBlockTest, UnpacksAnyTokensOfABlock) {
   Random random(4);
   for (const SpanShape& shape : {SpanShape{40, 24, 64, 1.0f}, SpanShape{32, 96, 96, 1.0f}}) {
     RowBatch<Bf16> keys(shape.key_block, shape.key_width);
