@@ -18,6 +18,7 @@
 
 #include "moebius/base/error.h"
 #include "moebius/base/exit_code.h"
+#include "moebius/base/freed_memory.h"
 
 namespace moebius {
 namespace {
@@ -79,6 +80,7 @@ __attribute__((section(".preinit_array"), used)) void (*prepare_first)(int, char
 void PrepareProcess() {
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGABRT, OnAbort);
+  KeepFreedMemory();
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 

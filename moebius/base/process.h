@@ -15,6 +15,7 @@ namespace moebius {
 /// 2. A broken invariant ends the process with kExitFatal.
 /// 3. Locks are not searched for cycles. The distribution's absl does that at every lock, with a
 ///    stack trace, in release builds too: tests do it, programs have no time for it.
+/// 4. Freed memory serves the next message (freed_memory.h).
 void PrepareProcess();
 
 /// `exit_code` once standard output is written; where that fails a sentence, and kExitFailed in
