@@ -71,7 +71,8 @@ class SpanCompute {
     KeyWindow window;
     Bf16Rows queries;  // [rows, heads * qk_head_dim]
   };
-  /// Runs tasks over `rows`; output_of gives where a task's results go.
+  /// Runs tasks over `rows`; output_of gives where a task's results go. Where tasks are fewer than
+  /// threads could do, those of few segmented rows (IsSegmented) are cut into their segments.
   void Run(absl::Span<const SpanTask> tasks, const QueryRows& rows, const Layer& layer,
            absl::FunctionRef<SpanTaskOutput(const SpanTask&)> output_of);
 
@@ -87,12 +88,31 @@ class SpanCompute {
   void FoldSlots(StateSlots& slots, const RowStates& row, absl::Span<Bf16> out) const;
 
  private:
+  // Where the segments' states of rows begin, and which segments their tasks see.
+  struct SegmentSlots {
+    int64_t begin = 0;
+    int64_t first_segment = 0;
+    int64_t end_segment = 0;
+    int64_t size() const { return end_segment - first_segment; }
+  };
+  void CutSegments(absl::Span<const SpanTask> tasks, const QueryRows& rows);
+  SpanTaskOutput SegmentOutput(const SpanTask& task, const QueryRows& rows);
+  void FoldSegments(const SpanTask& task, const QueryRows& rows, const SpanTaskOutput& output);
+  HeadRange HeadsOf(const SpanTask& task, AttentionForm form) const;
+
   AttentionFacts facts_;
   SpanGeometry geometry_;
   const Kernels& kernels_;
   Executor& executor_;
   bool is_latent_;
   std::vector<SpanTaskRunner> runners_;  // one per thread
+  // Of the tasks that run: what a thread does at a time, tasks or segments of them, by task; and of
+  // each RoleRows the states of its segments.
+  std::vector<SpanTask> pieces_;
+  std::vector<size_t> piece_task_;  // index of its task
+  std::vector<SegmentSlots> segment_slots_;
+  StateSlots segments_;
+  std::vector<int64_t> segment_keys_;  // per slot: keys of its row in the segment
 };
 
 }  // namespace moebius

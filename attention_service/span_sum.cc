@@ -27,8 +27,8 @@ void SpanSum::BeginStep(absl::Span<const RoleRows> rows) {
     splittable_spans +=
         SeenSpansOf(part, geometry, window_).size() * compute_.NumKeyGroups(compute_.FormOf(part));
   }
-  // One thread gains nothing from a split; several get two tasks each where there are spans. One
-  // state that is carried through all spans cannot be split.
+  // One thread gains nothing from a split; several get two tasks each where there are spans. Under
+  // the per-degree sum tasks are whole, and SpanCompute cuts them by segments.
   const bool is_whole = num_threads == 1 || !geometry.is_canonical();
   const int64_t max_task_spans =
       is_whole ? std::numeric_limits<int64_t>::max() : CeilDiv(splittable_spans, 2 * num_threads);

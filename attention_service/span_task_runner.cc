@@ -27,6 +27,7 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
                          const SpanTaskOutput& output) {
   Start(task, input);
   PrepareQueries(task, input);
+  if (IsSegmented(input.rows, geometry_)) return RunSegments(task, input, output);
   if (!spans_->is_canonical()) return RunCarried(task, input, output);
   const bool has_earlier =
       output.carry.is_kept() && spans_->FirstSpan(position_begin_, window_) < task.span_begin;
@@ -75,6 +76,43 @@ void SpanTaskRunner::RunCarried(const SpanTask& task, const SpanTaskInput& input
   Finish(task, input, output);
 }
 
+void SpanTaskRunner::RunSegments(const SpanTask& task, const SpanTaskInput& input,
+                                 const SpanTaskOutput& output) {
+  MOEBIUS_DCHECK(!output.carry.is_kept());
+  ClearStates({fold_acc_.rows(), absl::MakeSpan(fold_m_), absl::MakeSpan(fold_l_)});
+  int64_t segment = -1;  // that the states are of
+  for (int64_t span = task.span_begin; span < task.span_end; ++span) {
+    const int32_t owner = SpanOwner(span, input.rows.first_rank, geometry_.num_ranks());
+    if (task.owner >= 0 && task.owner != owner) continue;
+    if (spans_->SegmentOf(span) != segment) {
+      if (segment >= 0) FoldSegment(input);
+      segment = spans_->SegmentOf(span);
+      ClearStates({acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)});
+      segment_keys_.assign(static_cast<size_t>(task.num_rows), 0);
+    }
+    ComputeSpan(task, input, span);
+    for (int64_t row = 0; row < task.num_rows; ++row) {
+      segment_keys_[static_cast<size_t>(row)] +=
+          spans_->NumVisibleKeys(span, position_begin_ + row, window_);
+    }
+  }
+  if (segment >= 0) FoldSegment(input);
+  if (task.finishes) return Finish(task, input, output);
+  first_row_ = 0;
+  row_end_ = num_rows_;
+  SwapWithFold(form_ == AttentionForm::kAbsorbed ? value_acc_ : acc_);
+  StoreStates(task, output, task.slot_begin);
+}
+
+void SpanTaskRunner::FoldSegment(const SpanTaskInput& input) {
+  first_row_ = 0;
+  row_end_ = num_rows_;
+  if (form_ == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
+  for (int64_t r = 0; r < num_rows_; ++r) {
+    FoldRow(r, segment_keys_[static_cast<size_t>(r / num_heads_)]);
+  }
+}
+
 void SpanTaskRunner::SwapWithFold(RowBatch<float>& acc) {
   std::swap(acc, fold_acc_);
   m_.swap(fold_m_);
@@ -115,7 +153,7 @@ void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
   l_.resize(num_rows);
   packed_keys_.Resize(static_cast<size_t>(shape_.key_block_elements()));
   packed_values_.Resize(static_cast<size_t>(shape_.value_block_elements()));
-  if (!task.finishes) return;
+  if (!task.finishes && !IsSegmented(input.rows, geometry_)) return;
   fold_acc_.Reset(num_rows_, config.v_head_dim);
   fold_m_.resize(num_rows);
   fold_l_.resize(num_rows);
@@ -246,17 +284,19 @@ MutableFloatRows SpanTaskRunner::SpanAcc() {
 }
 
 void SpanTaskRunner::FoldSpan(int64_t span) {
-  const MutableFloatRows acc = SpanAcc();
   for (int64_t r = first_row_; r < row_end_; ++r) {
-    const int64_t num_keys = spans_->NumVisibleKeys(span, PositionOf(r), window_);
-    const Partial from = PartialOf(acc, m_.data(), l_.data(), r, num_keys);
-    Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
-                             fold_keys_[static_cast<size_t>(r)]);
-    MergePartial(from, into);
-    fold_m_[static_cast<size_t>(r)] = into.m;
-    fold_l_[static_cast<size_t>(r)] = into.l;
-    fold_keys_[static_cast<size_t>(r)] = into.num_keys;
+    FoldRow(r, spans_->NumVisibleKeys(span, PositionOf(r), window_));
   }
+}
+
+void SpanTaskRunner::FoldRow(int64_t r, int64_t num_keys) {
+  const Partial from = PartialOf(SpanAcc(), m_.data(), l_.data(), r, num_keys);
+  Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
+                           fold_keys_[static_cast<size_t>(r)]);
+  MergePartial(from, into);
+  fold_m_[static_cast<size_t>(r)] = into.m;
+  fold_l_[static_cast<size_t>(r)] = into.l;
+  fold_keys_[static_cast<size_t>(r)] = into.num_keys;
 }
 
 // Of the rows that see the current span, each as its state `index`.
@@ -270,6 +310,9 @@ void SpanTaskRunner::StoreStates(const SpanTask& task, const SpanTaskOutput& out
     std::copy_n(acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
     output.slot_m[slot] = m_[static_cast<size_t>(r)];
     output.slot_l[slot] = l_[static_cast<size_t>(r)];
+    if (output.slot_keys != nullptr) {
+      output.slot_keys[slot] = fold_keys_[static_cast<size_t>(r)];
+    }
   }
 }
 

@@ -81,6 +81,7 @@ struct SpanTaskOutput {
   MutableFloatRows slot_acc;
   float* slot_m = nullptr;
   float* slot_l = nullptr;
+  int64_t* slot_keys = nullptr;  // of generated rows under the per-degree sum, where wanted
   int64_t num_spans = 0;
   FoldCarry carry;
 };
@@ -91,7 +92,9 @@ inline constexpr int64_t kAbsorbedGroupHeads = 32;
 
 /// Runs span tasks on one thread, with that thread's scratch. Under the canonical sum each span has
 /// a state of its own, and these are folded; under the per-degree sum one state takes the key
-/// blocks of all spans that meet the rows, in the order in which they come, and is normalised once.
+/// blocks of all spans that meet the rows, in the order in which they come, and is normalised once;
+/// a generated row has such a state in each segment (SessionSpans::SegmentOf), and these are
+/// folded.
 ///
 /// The scratch grows with the rows of a task and never with the number of its spans.
 class SpanTaskRunner {
@@ -114,9 +117,12 @@ class SpanTaskRunner {
   void ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span);
   BlockView View(const SpanTask& task, const SpanTaskInput& input, const KvView::Block& block);
   BlockView ExpandBlock(const LatentHead& head, Bf16Rows latents);
+  void RunSegments(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
+  void FoldSegment(const SpanTaskInput& input);
   void LeaveLatentSpace(const SpanTaskInput& input);
   MutableFloatRows SpanAcc();  // of the current span, [num_rows_, v_head_dim]
   void FoldSpan(int64_t span);
+  void FoldRow(int64_t r, int64_t num_keys);
   void StoreStates(const SpanTask& task, const SpanTaskOutput& output, int64_t slot);
   void LoadFold(const SpanTask& task, const FoldCarry& carry);
   void SwapWithFold(RowBatch<float>& acc);
@@ -158,6 +164,7 @@ class SpanTaskRunner {
   RowBatch<float> fold_acc_;    // the fold of the spans so far
   std::vector<float> fold_m_, fold_l_;
   std::vector<int64_t> fold_keys_;
+  std::vector<int64_t> segment_keys_;  // per task row: what it has met of the segment
   RowBatch<Bf16> expanded_keys_, expanded_values_;
   Array<Bf16> packed_keys_, packed_values_;
 };

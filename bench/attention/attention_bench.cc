@@ -18,8 +18,8 @@ namespace {
 
 enum class Shape { kDemo, kGrouped };
 
-AttentionFacts FactsOf(Shape shape) {
-  AttentionFacts facts{.num_layers = 1};
+AttentionFacts FactsOf(Shape shape, AttentionSum sum) {
+  AttentionFacts facts{.num_layers = 1, .sum = sum};
   AttentionConfig& config = facts.config;
   if (shape == Shape::kDemo) {
     facts.hidden_size = 192;
@@ -80,7 +80,8 @@ AttentionLayerWeights MakeLayer(const AttentionFacts& facts) {
 
 // A pipeline with one layer, and rows to feed it.
 struct Setup {
-  explicit Setup(Shape shape) : facts(FactsOf(shape)), executor(std::max(1, DefaultNumThreads())) {
+  explicit Setup(Shape shape, AttentionSum sum = AttentionSum::kCanonical)
+      : facts(FactsOf(shape, sum)), executor(std::max(1, DefaultNumThreads())) {
     auto made = AttentionPipeline::Make(
         facts, [&](int64_t) { return MakeLayer(facts); }, BestKernels(), executor,
         int64_t{1} << 30);
@@ -131,8 +132,8 @@ void BM_Prefill(benchmark::State& state, Shape shape) {
   state.SetLabel(std::string(TierName(BestKernels().tier)));
 }
 
-void BM_Decode(benchmark::State& state, Shape shape) {
-  Setup setup(shape);
+void BM_Decode(benchmark::State& state, Shape shape, AttentionSum sum) {
+  Setup setup(shape, sum);
   const int64_t context = state.range(0);
   setup.Prefill(context, 512);
   // The same position again and again: the context stays what it is.
@@ -157,13 +158,20 @@ BENCHMARK_CAPTURE(BM_Prefill, grouped, Shape::kGrouped)
     ->Args({4096, 512})
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(BM_Decode, demo, Shape::kDemo)
+BENCHMARK_CAPTURE(BM_Decode, demo, Shape::kDemo, AttentionSum::kCanonical)
     ->Arg(128)
     ->Arg(1024)
     ->Arg(4096)
     ->Unit(benchmark::kMicrosecond)
     ->UseRealTime();
-BENCHMARK_CAPTURE(BM_Decode, grouped, Shape::kGrouped)
+// All heads share the latent: one task, unless it is cut.
+BENCHMARK_CAPTURE(BM_Decode, demo_per_degree, Shape::kDemo, AttentionSum::kPerDegree)
+    ->Arg(128)
+    ->Arg(4096)
+    ->Arg(32768)
+    ->Unit(benchmark::kMicrosecond)
+    ->UseRealTime();
+BENCHMARK_CAPTURE(BM_Decode, grouped, Shape::kGrouped, AttentionSum::kCanonical)
     ->Arg(1024)
     ->Arg(32768)
     ->Unit(benchmark::kMicrosecond)

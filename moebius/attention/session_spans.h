@@ -38,6 +38,15 @@ class SessionSpans {
   /// How many keys of a span a query at `position` sees.
   int64_t NumVisibleKeys(int64_t span, int64_t position, KeyWindow window) const;
 
+  /// Per-degree: which part of a rank's keys a span belongs to, ascending. A generated row's state
+  /// is a fold of one state for each segment, so that segments can be computed beside each other.
+  /// They begin at absolute positions: about kSegmentBlocks key blocks of each rank.
+  static constexpr int64_t kSegmentBlocks = 16;
+  int64_t SegmentOf(int64_t span) const {
+    return SpanPositions(span).begin /
+           (kSegmentBlocks * geometry_.key_block() * geometry_.num_ranks());
+  }
+
   /// Per-degree: positions of [0, length) in spans that OwnerOfSpan gives to `owner`.
   int64_t NumPositionsOf(int32_t owner, int64_t length) const;
 

@@ -62,4 +62,20 @@ void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometr
   }
 }
 
+void AppendSegmentTasks(const SpanTask& task, const SessionSpans& spans, int64_t first_segment,
+                        std::vector<SpanTask>& tasks) {
+  for (int64_t begin = task.span_begin; begin < task.span_end;) {
+    const int64_t segment = spans.SegmentOf(begin);
+    int64_t end = begin + 1;
+    while (end < task.span_end && spans.SegmentOf(end) == segment) ++end;
+    SpanTask part = task;
+    part.span_begin = begin;
+    part.span_end = end;
+    part.finishes = false;
+    part.slot_begin = segment - first_segment;
+    tasks.push_back(part);
+    begin = end;
+  }
+}
+
 }  // namespace moebius

@@ -39,6 +39,11 @@ inline SessionSpans SpansOf(const RoleRows& rows, const SpanGeometry& geometry) 
   return {geometry, rows.prompt_length};
 }
 
+/// Whether a state of the rows over several spans is a fold of one for each segment.
+inline bool IsSegmented(const RoleRows& rows, const SpanGeometry& geometry) {
+  return !geometry.is_canonical() && rows.role == TokenRole::kGenerated;
+}
+
 /// Spans [begin, end) of which some of the rows see a key.
 struct SpanRange {
   int64_t begin = 0;
@@ -69,6 +74,11 @@ struct SpanTask {
   /// The states of a RoleRows begin with its first seen span.
   int64_t slot_begin = 0;
 };
+
+/// The parts of a task of segmented rows, one for each segment that it reaches, ascending. They
+/// finish nothing: each makes the state (segment − first_segment) of its rows. Pure.
+void AppendSegmentTasks(const SpanTask& task, const SessionSpans& spans, int64_t first_segment,
+                        std::vector<SpanTask>& tasks);
 
 /// How work may be cut. It decides who computes a state and never which bits it has.
 struct SpanTaskLimits {

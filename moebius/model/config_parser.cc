@@ -56,11 +56,16 @@ void RefuseActiveFeatures(FieldReader& reader) {
     reader.RefuseUnsupported("hidden_act", absl::StrCat("is \"", PrintableName(activation),
                                                         "\", only \"silu\" is supported"));
   }
-  // Factors on logits, residuals and scores that other families have.
+  // Keys of encoders; a model that was trained to see behind itself is wrong under a causal mask.
+  if (!reader.OptionalBoolean("is_causal", true)) {
+    reader.RefuseUnsupported("is_causal", "is false, only causal attention is supported");
+  }
+  // Masks, and factors on logits, residuals and scores, that other families have.
   for (const absl::string_view name :
        {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling",
         "embedding_multiplier", "residual_multiplier", "attention_multiplier",
-        "attention_chunk_size", "index_topk", "mlp_bias", "attention_sink"}) {
+        "attention_chunk_size", "index_topk", "mlp_bias", "attention_sink",
+        "use_bidirectional_attention"}) {
     const Json* value = nullptr;
     if (reader.Has(name)) value = reader.Field(name);
     const bool is_off =

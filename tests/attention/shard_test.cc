@@ -71,6 +71,45 @@ TEST(ShardTest, EveryRowHasOneOwnerAndRunsInItsOwnersSpans) {
   }
 }
 
+// Packed sequences: documents of different lengths in one step, each up to a unit of 2N spans. Of
+// every one rank r has [b_r, b_{r+1}) and [b_{2N-1-r}, b_{2N-r}) with b_j = ⌊j · T / 2N⌋ of that
+// document's T, wherever its rows begin in the step.
+TEST(ShardTest, PackedDocumentsAreEachAZigzagOfTheirOwn) {
+  const std::vector<int64_t> lengths = {7, 1, 100, 64, 3, 128, 31};
+  for (int64_t num_ranks = 1; num_ranks <= 8; ++num_ranks) {
+    StepPlan plan;
+    std::vector<std::vector<bool>> expected(static_cast<size_t>(num_ranks));
+    for (const int64_t length : lengths) {
+      plan.sessions.push_back({.session = SessionId(plan.sessions.size() + 1),
+                               .row_begin = plan.num_rows,
+                               .num_rows = length,
+                               .prompt_length = length});
+      plan.num_rows += length;
+      const auto bound = [&](int64_t j) { return j * length / (2 * num_ranks); };
+      for (int64_t rank = 0; rank < num_ranks; ++rank) {
+        for (int64_t position = 0; position < length; ++position) {
+          const bool is_first = bound(rank) <= position && position < bound(rank + 1);
+          const bool is_second =
+              bound(2 * num_ranks - 1 - rank) <= position && position < bound(2 * num_ranks - rank);
+          expected[static_cast<size_t>(rank)].push_back(is_first || is_second);
+        }
+      }
+    }
+    const SpanGeometry geometry(64, 64, AttentionSum::kPerDegree, static_cast<int32_t>(num_ranks));
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      std::vector<bool> found(static_cast<size_t>(plan.num_rows));
+      const OwnedRows owned = OwnedRowsOf(plan, geometry, {rank, static_cast<int32_t>(num_ranks)});
+      for (const RowRange& range : owned.step_rows) {
+        for (int64_t row = range.begin; row < range.end; ++row) {
+          found[static_cast<size_t>(row)] = true;
+        }
+      }
+      EXPECT_EQ(found, expected[static_cast<size_t>(rank)])
+          << "rank " << rank << " of " << num_ranks;
+    }
+  }
+}
+
 TEST(ShardTest, CountsOwnedSpansAsTheRuleDoes) {
   for (int32_t num_ranks = 1; num_ranks <= 5; ++num_ranks) {
     for (int32_t rank = 0; rank < num_ranks; ++rank) {

@@ -37,6 +37,40 @@ TEST(CutByRoleTest, CutsWhereThePromptEnds) {
   EXPECT_EQ(rows[2].position_begin, 7);
 }
 
+TEST(SegmentTasksTest, HoldEverySpanOnceInSegmentsAtAbsolutePositions) {
+  for (const AttentionLayout layout : kAttentionLayouts) {
+    for (const int32_t num_ranks : {1, 2, 3, 8}) {
+      const SpanGeometry geometry(256, 32, AttentionSum::kPerDegree, num_ranks, layout);
+      const int64_t segment_size = 16 * 32 * num_ranks;
+      const SessionSpans spans(geometry, 3 * segment_size - 100);
+      const int64_t length = 5 * segment_size + 1;
+      const SpanTask task{.key_group = 2,
+                          .num_rows = 1,
+                          .span_begin = spans.SpanOf(segment_size + 7),
+                          .span_end = spans.NumSpans(length),
+                          .owner = 0};
+      std::vector<SpanTask> parts;
+      AppendSegmentTasks(task, spans, 1, parts);
+      ASSERT_EQ(parts.size(), 5u) << num_ranks;
+      int64_t next = task.span_begin;
+      for (size_t i = 0; i < parts.size(); ++i) {
+        EXPECT_EQ(parts[i].span_begin, next);
+        EXPECT_EQ(parts[i].slot_begin, static_cast<int64_t>(i));
+        EXPECT_EQ(parts[i].key_group, 2);
+        EXPECT_EQ(parts[i].owner, 0);
+        EXPECT_FALSE(parts[i].finishes);
+        next = parts[i].span_end;
+        // Spans that begin in a segment are of it, the same wherever the task begins.
+        const int64_t first = spans.SpanPositions(parts[i].span_begin).begin;
+        const int64_t last = spans.SpanPositions(next - 1).begin;
+        EXPECT_EQ(first / segment_size, static_cast<int64_t>(i) + 1);
+        EXPECT_EQ(last / segment_size, static_cast<int64_t>(i) + 1);
+      }
+      EXPECT_EQ(next, task.span_end);
+    }
+  }
+}
+
 TEST(SpanTasksTest, HoldEveryStateOnceHoweverTheyAreCut) {
   const SpanGeometry geometry(64, 64);
   for (const int64_t num_rows : {1, 3, 4, 5, 33, 200}) {

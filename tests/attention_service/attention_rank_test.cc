@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks as processes: the router's port, the ranks' doors and their exchange over real links.
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -16,6 +14,7 @@
 #include "moebius/wire/step_codec.h"
 #include "router_service/rank_probe.h"
 #include "tests/attention_service/attention_fixture.h"
+#include "tests/attention_service/rank_steps.h"
 #include "tests/attention_service/rank_world.h"
 
 namespace moebius {
@@ -24,64 +23,17 @@ namespace {
 using testing::AttentionCase;
 using testing::FirstDifference;
 using ::testing::HasSubstr;
+using testing::kLength;
+using testing::kPrompt;
+using testing::kSession;
 using testing::MakeAttentionCase;
 using testing::MakeRows;
+using testing::PlanOf;
 using testing::RankProcess;
 using testing::RankWorld;
-
-constexpr int64_t kPrompt = 380;
-constexpr int64_t kLength = 400;
-constexpr SessionId kSession{5};
-
-uint64_t NextStep() {
-  static std::atomic<uint64_t> step{0};
-  return ++step;
-}
-
-StepPlan PlanOf(int64_t begin, int64_t end) {
-  return {.step = NextStep(),
-          .sessions = {{.session = kSession,
-                        .num_rows = end - begin,
-                        .position_begin = begin,
-                        .prompt_length = kPrompt}},
-          .num_rows = end - begin};
-}
-
-// One step of the session through both layers; the second layer's rows into `out`.
-absl::Status RunStep(RemoteAttention& port, Bf16Rows rows, int64_t begin, int64_t end,
-                     MutableBf16Rows out) {
-  absl::Status status = port.BeginStep(PlanOf(begin, end));
-  for (int32_t layer = 0; layer < 2 && status.ok(); ++layer) {
-    status = port.RunLayer(LayerId(layer), rows.Slice(begin, end), out.Slice(begin, end));
-  }
-  if (status.ok()) status = port.CommitStep();
-  if (!status.ok()) port.AbortStep();
-  return status;
-}
-
-RowBatch<Bf16> RunInSteps(RemoteAttention& port, Bf16Rows rows, const std::vector<int64_t>& ends) {
-  RowBatch<Bf16> out(rows.num_rows, rows.width);
-  int64_t begin = 0;
-  for (const int64_t end : ends) {
-    const absl::Status status = RunStep(port, rows, begin, end, out.rows());
-    EXPECT_TRUE(status.ok()) << status;
-    if (!status.ok()) break;
-    begin = end;
-  }
-  return out;
-}
-
-std::vector<int64_t> StepEnds() {
-  std::vector<int64_t> ends = {100, kPrompt};
-  for (int64_t end = kPrompt + 1; end <= kLength; ++end) ends.push_back(end);
-  return ends;
-}
-
-RowBatch<Bf16> RunAlone(const AttentionCase& model, Bf16Rows rows) {
-  Executor executor(2);
-  const auto pipeline = testing::MakePipeline(model, BestKernels(), executor);
-  return testing::RunStep(*pipeline, kSession, rows, 0, rows.num_rows, kPrompt, 1);
-}
+using testing::RunAlone;
+using testing::RunInSteps;
+using testing::StepEnds;
 
 class AttentionRankTest : public ::testing::TestWithParam<std::string> {};
 
@@ -240,145 +192,6 @@ TEST(AttentionRankBytesTest, AreThoseOfTheFormula) {
     EXPECT_EQ(figures.bytes_sent,
               2 * (kPrompt + 1) * hidden * 2 + 2 * num_ranks * (Padded(4 + 40) + Padded(1)));
   }
-}
-
-class AttentionMethodFailureTest : public ::testing::TestWithParam<AttentionMethod> {};
-
-TEST_P(AttentionMethodFailureTest, ARankThatDiesFailsTheStepAndItsSessionsStartAgain) {
-  const AttentionCase model = MakeAttentionCase("gqa", 64);
-  const RowBatch<Bf16> rows = MakeRows(3, kLength, model.facts.hidden_size);
-  const RowBatch<Bf16> expected = RunAlone(model, rows.rows());
-  RankWorld world(model, 3, GetParam());
-  RowBatch<Bf16> out(kLength, model.facts.hidden_size);
-  ASSERT_TRUE(RunStep(world.port(), rows.rows(), 0, 300, out.rows()).ok());
-  // Between two layers.
-  ASSERT_TRUE(world.port().BeginStep(PlanOf(300, kPrompt)).ok());
-  ASSERT_TRUE(
-      world.port()
-          .RunLayer(LayerId(0), rows.rows().Slice(300, kPrompt), out.rows().Slice(300, kPrompt))
-          .ok());
-  world.Kill(1);
-  const absl::Duration begin = Clock::Monotonic().Now();
-  const absl::Status status = world.port().RunLayer(LayerId(1), rows.rows().Slice(300, kPrompt),
-                                                    out.rows().Slice(300, kPrompt));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("attention rank 1"));
-  EXPECT_LT(Clock::Monotonic().Now() - begin, 5 * absl::Milliseconds(500));  // 5 times the promise
-  world.port().AbortStep();
-  // Another rank may have told of it before the router's own link did.
-  EXPECT_TRUE(
-      RankWorld::Until([&] { return !world.port().WaitUntilUsable(absl::ZeroDuration()); }));
-  EXPECT_THAT(std::string(world.port().BeginStep(PlanOf(300, kPrompt)).message()),
-              HasSubstr("attention rank 1 is missing"));
-  EXPECT_THAT(world.port().TakeLostSessions(), ::testing::ElementsAre(kSession));
-  EXPECT_THAT(world.port().TakeLostSessions(), ::testing::IsEmpty());
-  world.Start(1);
-  ASSERT_TRUE(world.AllConnected());
-  EXPECT_TRUE(world.port().WaitUntilUsable(absl::Seconds(10)));
-  const RowBatch<Bf16> again = RunInSteps(world.port(), rows.rows(), {300, kPrompt, kLength});
-  EXPECT_EQ(FirstDifference(expected.rows(), again.rows()), "");
-}
-
-// Rank 1's answers stay in its links; it dies while others wait for them.
-TEST_P(AttentionMethodFailureTest, ARankThatDiesInTheMiddleOfARoundHangsNobody) {
-  const AttentionCase model = MakeAttentionCase("mla", 64);
-  const RowBatch<Bf16> rows = MakeRows(3, kLength, model.facts.hidden_size);
-  RankWorld world(model, 3, GetParam());
-  RowBatch<Bf16> out(kLength, model.facts.hidden_size);
-  ASSERT_TRUE(RunStep(world.port(), rows.rows(), 0, 130, out.rows()).ok());
-  world.faults(1).Set({.stop = true});
-  const absl::Duration begin = Clock::Monotonic().Now();
-  // Killed by silence: dead after one second.
-  const absl::Status status = RunStep(world.port(), rows.rows(), 130, kPrompt, out.rows());
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("attention rank"));
-  EXPECT_LT(Clock::Monotonic().Now() - begin, absl::Seconds(5));
-  // The others are free again.
-  EXPECT_TRUE(RankWorld::Until([&] {
-    return world.rank(0).rank().figures().exchange.parked == 0 &&
-           world.rank(2).rank().figures().exchange.parked == 0;
-  }));
-}
-
-INSTANTIATE_TEST_SUITE_P(Methods, AttentionMethodFailureTest,
-                         ::testing::Values(AttentionMethod::kAllGather,
-                                           AttentionMethod::kRingPassKv,
-                                           AttentionMethod::kRingPassQ, AttentionMethod::kUlysses),
-                         [](const auto& info) {
-                           std::string name(AttentionMethodName(info.param));
-                           name.erase(std::remove(name.begin(), name.end(), '-'), name.end());
-                           return name;
-                         });
-
-TEST(AttentionRankFailureTest, TheRoutersDeathFreesItsSessions) {
-  const AttentionCase model = MakeAttentionCase("gqa", 64);
-  const RowBatch<Bf16> rows = MakeRows(3, kLength, model.facts.hidden_size);
-  RankWorld world(model, 2);
-  RunInSteps(world.port(), rows.rows(), {100, kPrompt});
-  EXPECT_GT(world.rank(0).rank().figures().kv.used_blocks, 0);
-  world.KillRouter();
-  for (int32_t rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(RankWorld::Until([&] {
-      const KvUsage usage = world.rank(rank).rank().figures().kv;
-      return usage.used_blocks == 0 && usage.num_sessions == 0;
-    })) << rank;
-  }
-}
-
-// The owner of the row waits for a layer of the other rank, whose rows never come.
-TEST(AttentionRankFailureTest, AnAbortEndsAWaitForAnotherRankAtOnce) {
-  const AttentionCase model = MakeAttentionCase("gqa", 64);
-  RankWorld world(model, 2);
-  StepPlan plan = PlanOf(0, 100);  // spans 0 and 1, of ranks 0 and 1
-  const auto message = BuildStepPlan(plan);
-  ASSERT_TRUE(message.ok());
-  const PeerId first = *world.directory().AttentionPeer(0);
-  const PeerId second = *world.directory().AttentionPeer(1);
-  std::atomic<int> replies{0};
-  ReservationSpec spec;
-  spec.source = second;
-  spec.key = {.kind = kAttentionReplyKind, .step = plan.step};
-  spec.max_message_bytes = 1 << 20;
-  spec.on_delivery = [&](const Delivery& delivery) {
-    ASSERT_TRUE(delivery.message.ok());
-    EXPECT_FALSE(ParseReply(*delivery.message, 36, 64).ok());
-    ++replies;
-  };
-  ASSERT_TRUE(world.router().Reserve(spec).ok());
-  ASSERT_TRUE(world.router().Send(first, Lane::kControl, *message).ok());
-  ASSERT_TRUE(world.router().Send(second, Lane::kControl, *message).ok());
-  const RowBatch<Bf16> rows = MakeRows(4, 36, 64);
-  Message layer;
-  layer.key = {.kind = kAttentionRowsKind, .step = plan.step};
-  SetRows(layer, CopyRows(rows.rows()), 36, 64);
-  ASSERT_TRUE(world.router().Send(second, Lane::kBulk, layer).ok());
-  ASSERT_TRUE(RankWorld::Until([&] {  // its question waits at the other rank
-    return world.rank(0).rank().figures().exchange.parked == 1;
-  }));
-  EXPECT_EQ(replies, 0);
-  const Message abort = BuildStepEnd(plan, StepEnd::kAbort);
-  ASSERT_TRUE(world.router().Send(second, Lane::kControl, abort).ok());
-  EXPECT_TRUE(RankWorld::Until([&] { return replies == 1; }));
-  ASSERT_TRUE(world.router().Send(first, Lane::kControl, abort).ok());
-  EXPECT_TRUE(
-      RankWorld::Until([&] { return world.rank(0).rank().figures().exchange.parked == 0; }));
-}
-
-TEST(AttentionRankFailureTest, ARankWithoutASessionsKeysMakesItALostOne) {
-  const AttentionCase model = MakeAttentionCase("gqa", 64);
-  RankWorld world(model, 2);
-  ASSERT_TRUE(world.port().BeginStep({}).ok());
-  ASSERT_TRUE(world.port().CommitStep().ok());
-  StepPlan plan = PlanOf(0, 1);
-  RowBatch<Bf16> row(1, 64);
-  // Far beyond what anybody has: the session was never here.
-  plan.sessions[0].position_begin = 64 * 7;
-  ASSERT_TRUE(world.port().BeginStep(plan).ok());
-  const absl::Status status = world.port().RunLayer(LayerId(0), row.rows(), row.rows());
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("has 0 positions"));
-  world.port().AbortStep();
-  EXPECT_THAT(world.port().TakeLostSessions(), ::testing::ElementsAre(kSession));
 }
 
 TEST(SharedKvPoolTest, HoldsWhatTheSmallestRankHolds) {

@@ -17,14 +17,14 @@ namespace moebius::testing {
 
 /// Ranks with an exchange inside the process.
 struct LocalRanks {
-  LocalRanks(const AttentionCase& model, int32_t num_ranks, int64_t tokens = 4096)
+  LocalRanks(const AttentionCase& model, int32_t num_ranks, int64_t tokens = 4096, int threads = 0)
       : exchange(num_ranks, GeometryOf(model.facts, num_ranks),
                  model.facts.config.num_query_heads) {
     std::vector<KvExchange*> exchanges;
     for (int32_t rank = 0; num_ranks > 1 && rank < num_ranks; ++rank) {
       exchanges.push_back(&exchange.rank(rank));
     }
-    group = std::make_unique<RankGroup>(model, exchanges, tokens);
+    group = std::make_unique<RankGroup>(model, exchanges, tokens, threads);
   }
   LocalExchange exchange;
   std::unique_ptr<RankGroup> group;

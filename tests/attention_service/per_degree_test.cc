@@ -161,6 +161,47 @@ TEST_P(PerDegreeTest, HasTheSameBitsWhateverTheChunksAndTheCompany) {
   }
 }
 
+// Packed sequences: documents of different lengths in one step, each cut on its own (shard_test.cc
+// has the cuts). No document has another bit than alone, and none sees a key of another: all are
+// near the definition, which knows one document.
+TEST_P(PerDegreeTest, GivesPackedDocumentsTheBitsThatEachHasAlone) {
+  const AttentionCase model = MakePerDegreeCase(GetParam());
+  const int64_t width = model.facts.hidden_size;
+  const std::vector<int64_t> lengths{100, 1, 67, 3, 32};
+  for (const int32_t num_ranks : kPerDegreeRanks) {
+    LocalRanks ranks(model, num_ranks);
+    for (const AttentionMethod method : kAttentionMethods) {
+      const bool is_2d = method == AttentionMethod::k2d;
+      if (method == AttentionMethod::kLocal || (is_2d && num_ranks % 4 != 0)) continue;
+      const auto make = [&](size_t i) {
+        TestSession session = MakeTestSession(i, lengths[i], lengths[i], width);
+        session.method = method;
+        if (method == AttentionMethod::kUlysses) session.ulysses_ranks = num_ranks;
+        if (is_2d) session.ulysses_ranks = 2;
+        return session;
+      };
+      std::vector<TestSession> documents;
+      std::vector<TestSession*> pointers;
+      for (size_t i = 0; i < lengths.size(); ++i) documents.push_back(make(i));
+      for (TestSession& document : documents) pointers.push_back(&document);
+      RunTestStep(*ranks.group, pointers, lengths);
+      for (const TestSession& document : documents) ranks.group->EndSession(document.id);
+      for (size_t i = 0; i < lengths.size(); ++i) {
+        const auto what = [&] {
+          return absl::StrCat(AttentionMethodName(method), " over ", num_ranks,
+                              " ranks, a document of ", lengths[i]);
+        };
+        const RowBatch<Bf16> alone = RunAll(*ranks.group, make(i), {lengths[i]});
+        EXPECT_EQ(FirstDifference(documents[i].out.rows(), alone.rows()), "") << what();
+        if (num_ranks != 4) continue;
+        const HeadError error = testing::CompareHeadsWithDouble(model, documents[i].rows.rows(),
+                                                                documents[i].out.rows());
+        EXPECT_LE(error.max_error, error.bound()) << what();
+      }
+    }
+  }
+}
+
 // Sessions begin at ranks of their own, by their ids. With heads they all begin at rank 0.
 TEST_P(PerDegreeTest, HasTheSameBitsWhereverASessionBegins) {
   const AttentionCase model = MakePerDegreeCase(GetParam());

@@ -13,12 +13,12 @@
 namespace moebius::testing {
 
 RankGroup::RankGroup(const AttentionCase& model, const std::vector<KvExchange*>& exchanges,
-                     int64_t tokens)
+                     int64_t tokens, int threads)
     : model_(model) {
   const auto num_ranks = static_cast<int32_t>(std::max<size_t>(1, exchanges.size()));
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     ranks_.emplace_back();
-    ranks_.back().executor = std::make_unique<Executor>(rank % 2 + 1);
+    ranks_.back().executor = std::make_unique<Executor>(threads > 0 ? threads : rank % 2 + 1);
     Sharding sharding{.shard = {rank, num_ranks}};
     if (num_ranks > 1) sharding.exchange = exchanges[static_cast<size_t>(rank)];
     // Ranks of different tiers work together.

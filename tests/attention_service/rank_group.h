@@ -17,8 +17,9 @@ namespace moebius::testing {
 class RankGroup {
  public:
   /// Borrows the exchanges, one for each rank; with none of them the group is one rank alone.
+  /// `threads` of each rank; 0: one and two of them in turn.
   RankGroup(const AttentionCase& model, const std::vector<KvExchange*>& exchanges,
-            int64_t tokens = 4096);
+            int64_t tokens = 4096, int threads = 0);
 
   AttentionPipeline& rank(int32_t rank) { return *ranks_[static_cast<size_t>(rank)].pipeline; }
   int32_t num_ranks() const { return static_cast<int32_t>(ranks_.size()); }

@@ -266,6 +266,11 @@ TEST(ConfigParserTest, WhatIsNotSupportedIsRefusedByName) {
        "layer_types has \"chunked_attention\", only full_attention and sliding_attention"},
       {"qwen3_moe", "final_logit_softcapping", "30.0", "final_logit_softcapping is 30"},
       {"qwen3_moe", "index_topk", "2048", "index_topk is 2048"},
+      {"qwen3_moe", "is_causal", "false", "is_causal is false, only causal attention"},
+      {"deepseek_v3", "is_causal", "false", "is_causal is false, only causal attention"},
+      {"mixtral", "is_causal", "\"no\"", "is_causal"},
+      {"glm4_moe", "use_bidirectional_attention", "true", "use_bidirectional_attention is true"},
+      {"olmoe", "use_bidirectional_attention", "\"all\"", "use_bidirectional_attention is \"all\""},
   };
   for (const Refused& c : cases) {
     EXPECT_THAT(WithField(c.golden, c.field, c.value), HasSubstr(c.message))
@@ -276,6 +281,13 @@ TEST(ConfigParserTest, WhatIsNotSupportedIsRefusedByName) {
 TEST(ConfigParserTest, AWindowThatIsNotActiveIsAccepted) {
   EXPECT_EQ(WithField("qwen3_moe", "sliding_window", "64"), "accepted");  // use_… is false there
   EXPECT_EQ(WithField("mixtral", "sliding_window", "512"), "accepted");   // as long as the context
+}
+
+TEST(ConfigParserTest, ACausalMaskThatIsSaidIsAccepted) {
+  for (const char* const value : {"true", "null"}) {
+    EXPECT_EQ(WithField("qwen3_moe", "is_causal", value), "accepted") << value;
+  }
+  EXPECT_EQ(WithField("qwen3_moe", "use_bidirectional_attention", "false"), "accepted");
 }
 
 // Windows by layer, or the refusal.
