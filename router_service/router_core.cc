@@ -7,8 +7,10 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "moebius/attention/session_spans.h"
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
+#include "moebius/model/config_parser.h"
 #include "router_service/attention_rule.h"
 #include "router_service/remote_attention.h"
 #include "router_service/remote_experts.h"
@@ -110,6 +112,7 @@ class RouterCore::Impl {
   }
 
   RemoteAttention::Options AttentionOptions(const RouterCoreOptions& core) const {
+    static_assert(kSegmentBlocks == SessionSpans::kSegmentBlocks);
     const NumericsConfig& numerics = parts_.checkpoint->numerics();
     RemoteAttention::Options options;
     options.num_ranks = core.num_attention;

@@ -93,6 +93,9 @@ absl::StatusOr<NumericsConfig> ResolveNumerics(const ModelConfig& config,
                                                const FolderSettings& settings,
                                                const NumericsOverrides& overrides);
 
+/// Key blocks of each rank in a segment of the per-degree sum (attention/session_spans.h).
+inline constexpr int32_t kSegmentBlocks = 16;
+
 /// Canonical JSON of the constants together with the model's hash; its XXH3 is the config hash.
 std::string CanonicalNumericsText(const NumericsConfig& numerics, uint64_t model_hash);
 

@@ -205,6 +205,10 @@ std::string CanonicalNumericsText(const NumericsConfig& numerics, uint64_t model
   facts.Set("slice_width", Json::Integer(numerics.slice_width));
   facts.Set("group_fill", Json::String(GroupFillName(numerics.group_fill)));
   facts.Set("attention_sum", Json::String(numerics.attention_sum));
+  // The canonical sum has no segments.
+  if (numerics.attention_sum == "per-degree") {
+    facts.Set("segment_blocks", Json::Integer(kSegmentBlocks));
+  }
   // The default is not said: its hashes are those from before there were others.
   if (numerics.attention_layout != "zigzag") {
     facts.Set("attention_layout", Json::String(numerics.attention_layout));

@@ -584,6 +584,9 @@ TEST(NumericsTest, EveryConstantChangesTheCanonicalText) {
   for (const NumericsConfig& other : others) EXPECT_NE(CanonicalNumericsText(other, 1), text);
   // The default layout is not part of the text, so that hashes stay what they were.
   EXPECT_THAT(CanonicalNumericsText(others[5], 1), Not(HasSubstr("layout")));
+  // What only one sum has is not part of the other's text.
+  EXPECT_THAT(text, Not(HasSubstr("segment")));
+  EXPECT_THAT(CanonicalNumericsText(others[5], 1), HasSubstr("\"segment_blocks\":16"));
   NumericsConfig striped = others[5];
   striped.attention_layout = "striped";
   NumericsConfig contiguous = others[5];
