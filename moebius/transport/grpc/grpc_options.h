@@ -52,8 +52,8 @@ struct GrpcOptions {
   bool allow_insecure = false;
 
   /// A connection that a listener closed at once, or that ended before a stream came over it: a
-  /// sentence for the log; may be null. From the
-  /// listener's thread, as often as strangers like: whoever writes it bounds it by its source.
+  /// sentence for the log; may be null. From the listener's thread, as often as strangers like:
+  /// whoever writes it bounds it by its source.
   /// Outlives the provider.
   std::function<void(const LogSource&, const std::string&)> on_refusal;
 };
