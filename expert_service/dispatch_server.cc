@@ -228,7 +228,7 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
     if (reply.ok()) {
       Reply(dispatch, *std::move(reply), Outcome::kServed);
     } else {
-      CountNotHeld(reply.status());
+      if (IsNotHeld(reply.status())) NoteNotHeld(reply.status());
       Reply(dispatch, BuildFailedReply(ReplyKey(dispatch), reply.status()), Outcome::kFailed);
     }
   }
@@ -279,9 +279,12 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
     return absl::OkStatus();
   }
 
-  void CountNotHeld(const absl::Status& status) {
-    MutexLock lock(mutex_);
-    if (IsNotHeld(status)) ++figures_.not_held;
+  void NoteNotHeld(const absl::Status& status) {
+    {
+      MutexLock lock(mutex_);
+      ++figures_.not_held;
+    }
+    if (options_.on_not_held) options_.on_not_held(status);
   }
 
   void CountForward(LayerId layer, const ServiceDispatch& dispatch, absl::Duration busy,

@@ -40,6 +40,9 @@ struct DispatchServerOptions {
   int64_t brief_rows = 0;
   DispatchQueueLimits queue;
   DispatchInstruments* instruments = nullptr;  // outlives the server; null: none
+  /// Told why a dispatch was answered with NOT_HELD, before the answer leaves; from the thread that
+  /// answers, as often as a router asks. May be null; never blocks.
+  std::function<void(const absl::Status&)> on_not_held;
 };
 
 /// Counts since the start, and what waits now.

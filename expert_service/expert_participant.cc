@@ -129,6 +129,7 @@ absl::Status ExpertParticipant::Serve(const SlotAssignment& slot,
   options.row_budget = slot.row_budget;
   options.queue = options_.queue;
   options.instruments = &instruments_;
+  options.on_not_held = options_.on_not_held;
   if (!options_.mock_delay.has_value()) options.brief_rows = BriefRowsOf(checkpoint_.config());
   MOEBIUS_ASSIGN_OR_RETURN(
       std::unique_ptr<DispatchServer> server,

@@ -36,6 +36,7 @@ struct ExpertParticipantOptions {
   /// Told how far a load has come, and at its end how the weights came, on the joiner's thread.
   std::function<void(int64_t loaded_bytes, int64_t total_bytes)> on_progress;
   std::function<void(const WeightLoadFigures& figures)> on_loaded;
+  std::function<void(const absl::Status&)> on_not_held;  // DispatchServerOptions::on_not_held
 };
 
 /// What an expert service holds and has done.

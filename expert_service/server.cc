@@ -98,6 +98,11 @@ class ExpertServer final : public ServiceServer, public ExpertControl {
     participant.on_loaded = [this](const WeightLoadFigures& figures) {
       weights_.Log(figures, notices_);
     };
+    participant.on_not_held = [this](const absl::Status& status) {
+      notices_.LogOf(
+          {"", "not held"},
+          absl::StrCat("a router asked for experts that are not here: ", status.message()));
+    };
     return participant;
   }
 

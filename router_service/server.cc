@@ -108,8 +108,8 @@ class RouterServer final : public ServiceServer {
         options_.config.name, door_.get(), &load_, [this] { return CountersOfLead(); }});
     MOEBIUS_RETURN_IF_ERROR(ServeHttp());
     const FrameLimits limits = BuildClusterLimits(checkpoint_->config());
-    MOEBIUS_ASSIGN_OR_RETURN(provider_,
-                             MakeLinkProvider(options_.flags.transport, options_.config, limits));
+    MOEBIUS_ASSIGN_OR_RETURN(provider_, MakeLinkProvider(options_.flags.transport, options_.config,
+                                                         limits, NotingOfPeers()));
     DataPlaneOptions plane;
     plane.name = options_.config.name;
     plane.greeting = greeting_;

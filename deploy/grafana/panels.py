@@ -276,7 +276,7 @@ TRANSPORT = Dashboard(
                   ((rate("moebius_transport_errors_total", "reason"), "{reason}"),),
                   "Links cut for what came over them or for saying nothing, peers that left or "
                   "died, and processes that were not let in.",
-                  "protocol, silent_link: see MoebiusTransportErrors. peer_died: "
+                  "protocol, silent_link, handshake: see MoebiusTransportErrors. peer_died: "
                   "MoebiusPeersUnsteady. join_refused: MoebiusJoinsRefused."),
             Panel("Computed again", "short",
                   ((rate("moebius_recomputed_total", "what"), "{what}"),),

@@ -10,8 +10,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "moebius/base/clock.h"
 #include "moebius/base/status.h"
 #include "moebius/transport/grpc/grpc_log.h"
@@ -25,12 +23,17 @@ constexpr absl::Duration kConnectionAgeGrace = absl::Minutes(60);  // longer tha
 constexpr absl::Duration kConnectionIdle = absl::Minutes(30);
 constexpr absl::Duration kHandshakeLimit = absl::Seconds(2);
 
-// gRPC's of the socket, and the accept loop's own.
-constexpr uint64_t kDescriptorsPerConnection = 2;
 constexpr uint64_t kPublicShare = 2;  // one half
 constexpr uint64_t kAdminShare = 8;   // one eighth
 
 absl::string_view PortName(PortKind kind) { return kind == PortKind::kPublic ? "public" : "admin"; }
+
+AcceptLoopOptions LimitsOf(const RpcServerOptions& options) {
+  AcceptLoopOptions limits;
+  limits.max_connections = options.max_connections;
+  limits.max_connections_per_address = options.max_connections_per_address;
+  return limits;
+}
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -85,9 +88,8 @@ class RpcServer::Taker final : public ConnectionTaker {
   using Door = grpc::experimental::ExternalConnectionAcceptor;
   Taker(std::unique_ptr<Door> door, const RpcServerOptions& options)
       : door_(std::move(door)),
-        limits_(absl::StrCat(" to the ", PortName(options.kind), " port at once: it takes ",
-                             options.max_connections, " connections, ",
-                             options.max_connections_per_address, " of one address")),
+        kind_(options.kind),
+        limits_(LimitsOf(options)),
         on_refusal_(options.on_refusal) {}
   void TakeConnection(OwnedFd socket) override {
     Door::NewConnectionParameters parameters;
@@ -96,12 +98,13 @@ class RpcServer::Taker final : public ConnectionTaker {
   }
   void OnConnectionRefused(const std::string& host) override {
     if (!on_refusal_) return;
-    on_refusal_({host, "connection"}, absl::StrCat("closed a connection of ", host, limits_));
+    on_refusal_({host, "connection"}, DescribeRefusal(host, PortName(kind_), limits_));
   }
 
  private:
   const std::unique_ptr<Door> door_;
-  const std::string limits_;
+  const PortKind kind_;
+  const AcceptLoopOptions limits_;
   const std::function<void(const LogSource&, const std::string&)> on_refusal_;
 };
 
@@ -126,12 +129,9 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(
       builder.experimental().AddExternalConnectionAcceptor(
           grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials),
       options);
-  AcceptLoopOptions limits;
-  limits.max_connections = options.max_connections;
-  limits.max_connections_per_address = options.max_connections_per_address;
-  MOEBIUS_ASSIGN_OR_RETURN(
-      rpc_server->loop_,
-      AcceptLoop::Listen(limits, options.listen, Clock::Monotonic(), *rpc_server->taker_));
+  MOEBIUS_ASSIGN_OR_RETURN(rpc_server->loop_,
+                           AcceptLoop::Listen(LimitsOf(options), options.listen, Clock::Monotonic(),
+                                              *rpc_server->taker_));
   rpc_server->server_ = builder.BuildAndStart();
   if (rpc_server->server_ == nullptr) {
     return absl::UnavailableError("gRPC did not start a server");

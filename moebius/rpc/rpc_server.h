@@ -50,7 +50,8 @@ struct RpcServerOptions {
 
 /// Makes a port take no more connections than a process of so many descriptors can afford: each
 /// takes two, the public port has half of them, an admin port an eighth, and no address more than
-/// half of a port's. What is left is for peers, probes and scrapes. Raises nothing. Pure.
+/// half of a port's. Of what is left the data port has a quarter of all (GrpcOptions), the rest is
+/// for probes, scrapes and files. Raises nothing. Pure.
 void BoundByDescriptors(uint64_t max_descriptors, RpcServerOptions* options);
 
 inline constexpr uint64_t kMaxRpcMessageBytes = uint64_t{256} << 20;

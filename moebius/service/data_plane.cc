@@ -8,6 +8,7 @@
 #include "moebius/base/clock.h"
 #include "moebius/base/status.h"
 #include "moebius/service/exit_status.h"
+#include "moebius/service/process.h"
 #include "moebius/transport/grpc/grpc_provider.h"
 #include "moebius/transport/shm/shm_provider.h"
 #include "moebius/wire/slot_codec.h"
@@ -50,7 +51,8 @@ FrameLimits BuildClusterLimits(const ModelConfig& config) {
 
 absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string& transport,
                                                                const ServiceConfig& config,
-                                                               const FrameLimits& limits) {
+                                                               const FrameLimits& limits,
+                                                               RefusalNotice on_refusal) {
   if (transport == "shm") {
     if (config.tls.has_value()) {
       return absl::InvalidArgumentError("--transport shm does not leave this host: it has no TLS");
@@ -64,6 +66,8 @@ absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string
   GrpcOptions options;
   options.max_payload_bytes = limits.max_payload_bytes;
   options.max_polling_threads = std::max(1, config.num_threads / kThreadsPerPoller);
+  options.on_refusal = std::move(on_refusal);
+  BoundByDescriptors(MaxDescriptors(), &options);
   options.allow_insecure = config.exposure == Exposure::kInsecureAllowed;
   MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<LinkProvider> provider,
                            GrpcLinkProvider::Make(options, config.tls));

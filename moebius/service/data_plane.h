@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "moebius/model/model_config.h"
 #include "moebius/service/flags.h"
 #include "moebius/service/reactor_pulse.h"
+#include "moebius/telemetry/log_limit.h"
 #include "moebius/transport/frame/frame_limits.h"
 #include "moebius/transport/link.h"
 #include "moebius/transport/reactor.h"
@@ -22,11 +24,15 @@ namespace moebius {
 /// row budgets.
 FrameLimits BuildClusterLimits(const ModelConfig& config);
 
+using RefusalNotice = std::function<void(const LogSource&, const std::string&)>;
+
 /// The links that the configuration asks for. PERMISSION_DENIED, INVALID_ARGUMENT or NOT_FOUND for
-/// TLS material that cannot serve.
+/// TLS material that cannot serve. The data port takes as many connections as MaxDescriptors
+/// affords; `on_refusal` is GrpcOptions::on_refusal.
 absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string& transport,
                                                                const ServiceConfig& config,
-                                                               const FrameLimits& limits);
+                                                               const FrameLimits& limits,
+                                                               RefusalNotice on_refusal);
 
 struct DataPlaneOptions {
   std::string name;

@@ -34,11 +34,17 @@ JoinerOptions ParticipantProcess::OptionsOfJoiner() const {
   return joiner;
 }
 
+RefusalNotice ParticipantProcess::NotingOfPeers() {
+  return [this](const LogSource& source, const std::string& notice) {
+    notices_.LogOf(source, notice);
+  };
+}
+
 absl::Status ParticipantProcess::Start(absl::FunctionRef<void(Transport&)> bind) {
   MOEBIUS_RETURN_IF_ERROR(ServeHttp());
   MOEBIUS_RETURN_IF_ERROR(ServeAdmin());
-  MOEBIUS_ASSIGN_OR_RETURN(
-      provider_, MakeLinkProvider(options_.flags.transport, options_.config, options_.limits));
+  MOEBIUS_ASSIGN_OR_RETURN(provider_, MakeLinkProvider(options_.flags.transport, options_.config,
+                                                       options_.limits, NotingOfPeers()));
   DataPlaneOptions plane;
   plane.name = options_.config.name;
   plane.greeting = options_.greeting;
@@ -50,9 +56,10 @@ absl::Status ParticipantProcess::Start(absl::FunctionRef<void(Transport&)> bind)
   MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, joiner_));
   health_.WatchLoop("reactor", [pulse = plane_->pulse()] { return pulse->Look(); });
   bind(plane_->transport());
-  plane_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
+  ports_collector_ = registry_.AddCollector([this](MetricWriter& writer) {
     WriteTransportMetrics(plane_->transport(), provider_->name(), writer);
     provider_->WriteMetrics(writer);
+    if (admin_ != nullptr) admin_->WriteMetrics(writer);
   });
   health_.SetStarted();
   return joiner_.Start(plane_->transport());
@@ -118,6 +125,7 @@ absl::Status ParticipantProcess::ServeAdmin() {
   server.listen = *options_.config.admin_listen;
   server.kind = PortKind::kAdmin;
   server.reflection = true;
+  server.on_refusal = NotingOfPeers();
   MOEBIUS_ASSIGN_OR_RETURN(admin_, StartRpcPort(options_.config, std::move(server), health_rpc_,
                                                 options_.admin_services));
   return absl::OkStatus();

@@ -67,6 +67,7 @@ class ParticipantProcess {
 
  private:
   JoinerOptions OptionsOfJoiner() const;
+  RefusalNotice NotingOfPeers();
   absl::Status ServeHttp();
   absl::Status ServeAdmin();
   void WriteMetrics(MetricWriter& writer);
@@ -82,9 +83,9 @@ class ParticipantProcess {
   Registry::Handle collector_;
   std::unique_ptr<LinkProvider> provider_;
   std::unique_ptr<DataPlane> plane_;
-  Registry::Handle plane_collector_;
   HealthRpc health_rpc_;
   std::unique_ptr<RpcServer> admin_;
+  Registry::Handle ports_collector_;
 };
 
 }  // namespace moebius

@@ -135,7 +135,7 @@ class Logger::Impl {
       queue_.pop_front();
       writing_ = true;
       mutex_.Unlock();
-      const bool written = Write(FormatLogLine(line, options_.name, options_.format));
+      const bool written = WriteLine(FormatLogLine(line, options_.name, options_.format));
       mutex_.Lock();
       writing_ = false;
       ++(written ? figures_.written : figures_.lost);
@@ -143,7 +143,15 @@ class Logger::Impl {
     }
   }
 
-  bool Write(absl::string_view bytes) const {
+  // A disk that was full has the begin of a line, which the next one must not be taken for.
+  bool WriteLine(absl::string_view line) {
+    if (is_cut_ && !Write("\n")) return false;
+    is_cut_ = false;
+    return Write(line);
+  }
+
+  bool Write(absl::string_view bytes) {
+    bool has_begun = false;
     while (!bytes.empty()) {
       // A pipe that is ready takes a whole line, so that write never waits.
       pollfd polled = {options_.fd, POLLOUT, 0};
@@ -155,7 +163,9 @@ class Logger::Impl {
       const ssize_t count = write(options_.fd, bytes.data(), bytes.size());
       if (count >= 0) {
         bytes.remove_prefix(static_cast<size_t>(count));
+        has_begun = has_begun || count > 0;
       } else if (errno != EINTR && errno != EAGAIN) {
+        is_cut_ = is_cut_ || has_begun;
         return false;
       }
     }
@@ -169,6 +179,7 @@ class Logger::Impl {
   }
 
   const LogOptions options_;
+  bool is_cut_ = false;                 // the last byte written ended no line; of the thread
   std::atomic<int64_t> closing_at_{0};  // nanoseconds of the monotonic clock
   mutable Mutex mutex_;
   CondVar changed_;

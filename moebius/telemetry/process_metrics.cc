@@ -10,6 +10,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -19,7 +20,7 @@
 namespace moebius {
 namespace {
 
-std::string ReadAll(const char* path) {
+std::string ReadAll(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
   text << file.rdbuf();
@@ -56,8 +57,9 @@ class Stat {
 };
 
 // Unix time of the machine's start; 0 when unknown.
-double BootTime() {
-  for (const absl::string_view line : absl::StrSplit(ReadAll("/proc/stat"), '\n')) {
+double BootTime(const std::string& proc) {
+  const std::string text = ReadAll(proc + "/stat");
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     absl::string_view rest = line;
     double seconds = 0;
     if (absl::ConsumePrefix(&rest, "btime ") && absl::SimpleAtod(rest, &seconds)) return seconds;
@@ -65,8 +67,8 @@ double BootTime() {
   return 0;
 }
 
-int CountOpenFds() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc/self/fd"), closedir);
+int CountOpenFds(const std::string& proc) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir((proc + "/self/fd").c_str()), closedir);
   if (folder == nullptr) return -1;
   int count = -1;  // the folder itself is open while it is read
   while (const dirent* entry = readdir(folder.get())) count += entry->d_name[0] != '.';
@@ -75,8 +77,11 @@ int CountOpenFds() {
 
 }  // namespace
 
-void WriteProcessMetrics(MetricWriter& writer) {
-  const Stat stat(ReadAll("/proc/self/stat"));
+ProcessMetrics::ProcessMetrics(std::string proc)
+    : proc_(std::move(proc)), boot_time_(BootTime(proc_)) {}
+
+void ProcessMetrics::Write(MetricWriter& writer) const {
+  const Stat stat(ReadAll(proc_ + "/self/stat"));
   if (stat.complete()) {
     const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
     writer.WriteCounter(Metric::kProcessCpuSeconds,
@@ -85,20 +90,22 @@ void WriteProcessMetrics(MetricWriter& writer) {
     writer.WriteGauge(Metric::kProcessVirtualBytes, stat.Value(kVirtualBytes));
     writer.WriteGauge(Metric::kProcessResidentBytes,
                       stat.Value(kResidentPages) * static_cast<double>(sysconf(_SC_PAGESIZE)));
-    // Read once: the kernel works it out from the wall clock, which moves, and a start that moves
-    // looks like another process.
-    static const double boot = BootTime();
-    if (boot > 0) {
-      writer.WriteGauge(Metric::kProcessStartTime, boot + stat.Value(kStartTicks) / ticks);
+    if (boot_time_ > 0) {
+      writer.WriteGauge(Metric::kProcessStartTime, boot_time_ + stat.Value(kStartTicks) / ticks);
     }
   }
-  if (const int open_fds = CountOpenFds(); open_fds >= 0) {
+  if (const int open_fds = CountOpenFds(proc_); open_fds >= 0) {
     writer.WriteGauge(Metric::kProcessOpenFds, open_fds);
   }
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     writer.WriteGauge(Metric::kProcessMaxFds, static_cast<double>(limit.rlim_cur));
   }
+}
+
+void WriteProcessMetrics(MetricWriter& writer) {
+  static const ProcessMetrics metrics("/proc");
+  metrics.Write(writer);
 }
 
 void WriteProcessFacts(const ProcessFacts& facts, MetricWriter& writer) {

@@ -1,14 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "absl/strings/string_view.h"
 
 #include "moebius/telemetry/registry.h"
 
 namespace moebius {
 
-/// Writes process_*: CPU, memory, descriptors, threads, start. What /proc does not tell is left
-/// out. Reads files: tens of microseconds.
+/// process_*: CPU, memory, descriptors, threads, start. Thread-safe.
+class ProcessMetrics {
+ public:
+  /// `proc` is /proc, or a folder like it. Reads when the machine started: the kernel works that
+  /// out from the wall clock, which moves, and a start that moves looks like another process.
+  explicit ProcessMetrics(std::string proc);
+
+  /// What `proc` does not tell is left out. Reads files: tens of microseconds.
+  void Write(MetricWriter& writer) const;
+
+ private:
+  const std::string proc_;
+  const double boot_time_;  // Unix seconds; 0 when unknown
+};
+
+/// Of this process.
 void WriteProcessMetrics(MetricWriter& writer);
 
 /// What a process is, in labels of series whose value is 1.

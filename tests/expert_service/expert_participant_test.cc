@@ -3,12 +3,14 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/mutex.h"
 #include "moebius/model/random_checkpoint.h"
 #include "moebius/routing/dispatch_plan.h"
 #include "moebius/transport/loopback/loopback.h"
@@ -153,7 +155,14 @@ class ExpertParticipantTest : public testing::Test {
 };
 
 TEST_F(ExpertParticipantTest, ServesWhatItsSlotHoldsAndNothingElse) {
-  Start();
+  Mutex mutex;
+  std::vector<std::string> told;
+  ExpertParticipantOptions options;
+  options.on_not_held = [&](const absl::Status& status) {
+    MutexLock lock(mutex);
+    told.emplace_back(status.message());
+  };
+  Start(options);
   EXPECT_EQ(participant_->figures().num_held, 0);
   const auto ready = Load(Slot(0, 2));
   ASSERT_TRUE(ready.ok()) << ready.status();
@@ -167,6 +176,12 @@ TEST_F(ExpertParticipantTest, ServesWhatItsSlotHoldsAndNothingElse) {
   ASSERT_TRUE(IsFailedReply(Ask(2), &failure));
   EXPECT_TRUE(IsNotHeld(failure)) << failure;
   EXPECT_EQ(participant_->figures().dispatches.not_held, 1);
+  {
+    MutexLock lock(mutex);  // told before the answer left
+    ASSERT_EQ(told.size(), 1u);
+    EXPECT_EQ(told[0], "NOT_HELD: layer 1, expert 2");
+  }
+  participant_->Stop();
 }
 
 TEST_F(ExpertParticipantTest, LoadsTheSameSlotOnce) {

@@ -14,6 +14,7 @@
 #include "proto/moebius/api/expert/v1/expert.grpc.pb.h"
 #include "router_service/server.h"
 #include "tests/rpc/admin_port.h"
+#include "tests/support/http_get.h"
 
 namespace moebius {
 namespace {
@@ -110,6 +111,22 @@ TEST_F(AdminPortsTest, AnAttentionRankTellsWhoItIs) {
   EXPECT_EQ(description.name(), "attention-7");
   EXPECT_EQ(description.state(), "joining");
   EXPECT_EQ(description.kv_num_blocks(), 0) << "no slot, no KV";
+}
+
+// An alert on refused connections says nothing of a port that shows none.
+TEST_F(AdminPortsTest, AServiceShowsTheConnectionsOfAllItsGrpcPorts) {
+  AttentionServerOptions options;
+  options.flags = FlagsOf(Role::kAttention, "attention-8");
+  options.flags.http_listen = "127.0.0.1:0";
+  options.config = *ValidateServiceFlags(options.flags);
+  const auto server = *StartAttentionServer(options, notices_);
+  EXPECT_TRUE(IsServing(server->endpoints().admin, "liveness").has_value());
+  const std::string metrics = HttpGet(*ParseAddress(server->endpoints().http), "/metrics");
+  for (const char* port : {"admin", "data"}) {
+    EXPECT_THAT(metrics, HasSubstr(absl::StrCat("moebius_rpc_connections{port=\"", port, "\"} ")));
+    EXPECT_THAT(metrics, HasSubstr(absl::StrCat("moebius_rpc_connections_refused_total{port=\"",
+                                                port, "\"} 0\n")));
+  }
 }
 
 TEST_F(AdminPortsTest, HealthIsTheProcesssOwn) {

@@ -2,8 +2,12 @@
 #include "moebius/telemetry/log.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,6 +25,7 @@
 namespace moebius {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // What a test waits for at most, for something that must come.
@@ -162,6 +167,40 @@ TEST_F(LoggerTest, NeverWaitsForAFullPipe) {
   }
   // The end waits for a second at most; on a loaded machine five.
   EXPECT_LE(Clock::Monotonic().Now() - begin, absl::Seconds(5));
+}
+
+// A limit of the file's size is a disk that is full within a line, and then has room again.
+TEST_F(LoggerTest, ALineThatADiskTookHalfOfDoesNotRunIntoTheNext) {
+  const std::string path = absl::StrCat(testing::TempDir(), "log_test_", getpid());
+  const int file = open(path.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600);
+  ASSERT_GE(file, 0);
+  options_.fd = file;
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const sighandler_t handler = signal(SIGXFSZ, SIG_IGN);
+  {
+    Logger logger(options_);
+    rlimit full = before;
+    full.rlim_cur = 41;  // within the first line
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    logger.Info("the first");
+    logger.Info("the second");
+    const bool flushed = logger.Flush(kPatience);
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(flushed);
+    EXPECT_EQ(logger.figures().lost, 2u);
+    logger.Info("the third");
+    EXPECT_TRUE(logger.Flush(kPatience));
+    EXPECT_EQ(logger.figures().written, 1u);
+  }
+  signal(SIGXFSZ, handler);
+  close(file);
+  std::ifstream text(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  EXPECT_THAT(lines, ElementsAre("1970-01-01T00:00:00.000Z info expert-2: t",
+                                 "1970-01-01T00:00:00.000Z info expert-2: the third"));
 }
 
 TEST_F(LoggerTest, OutlivesItsReader) {

@@ -4,9 +4,12 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,6 +37,27 @@ TEST(ProcessMetricsTest, TellsWhatTheKernelKnowsOfThisProcess) {
   EXPECT_EQ(ValueOf(registry.Scrape(), "process_open_fds"),
             ValueOf(before, "process_open_fds") + 5);
   for (const int fd : fds) close(fd);
+}
+
+// The kernel's start of the machine is the wall clock less the time since, so it moves with the
+// clock; a process starts once.
+TEST(ProcessMetricsTest, ItsStartDoesNotMoveWithTheWallClock) {
+  const std::string proc = absl::StrCat(::testing::TempDir(), "process_metrics_", getpid());
+  std::filesystem::create_directories(proc + "/self");
+  const auto write = [&proc](const std::string& name, const std::string& text) {
+    std::ofstream(proc + "/" + name) << text;
+  };
+  const double ticks = static_cast<double>(sysconf(_SC_CLK_TCK));
+  write("self/stat", absl::StrCat("7 (a b) S 1 7 7 0 -1 0 0 0 0 0 2 3 0 0 20 0 4 0 ", 50 * ticks,
+                                  " 8192 2 0\n"));
+  write("stat", "cpu 1 2 3\nbtime 1000000\nprocesses 9\n");
+  const ProcessMetrics metrics(proc);
+  Registry registry;
+  const auto handle = registry.AddCollector([&](MetricWriter& writer) { metrics.Write(writer); });
+  EXPECT_EQ(ValueOf(registry.Scrape(), "process_start_time_seconds"), 1000050);
+  write("stat", "cpu 1 2 3\nbtime 1003600\nprocesses 9\n");
+  EXPECT_EQ(ValueOf(registry.Scrape(), "process_start_time_seconds"), 1000050);
+  std::filesystem::remove_all(proc);
 }
 
 TEST(ProcessMetricsTest, TellsWhatTheProcessIs) {

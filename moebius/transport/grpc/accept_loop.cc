@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "moebius/base/status.h"
 
 namespace moebius {
@@ -28,6 +30,13 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 constexpr int kEndingMilliseconds = 10;
 
 }  // namespace
+
+std::string DescribeRefusal(absl::string_view host, absl::string_view port,
+                            const AcceptLoopOptions& options) {
+  return absl::StrCat("closed a connection of ", host, " to the ", port, " port at once: it takes ",
+                      options.max_connections, " connections, ",
+                      options.max_connections_per_address, " of one address");
+}
 
 AcceptLoop::AcceptLoop(const AcceptLoopOptions& options, ListenSockets sockets, const Clock& clock,
                        ConnectionTaker& taker)
@@ -112,7 +121,8 @@ void AcceptLoop::Loop() {
       } else if ((id & kListenerBit) != 0) {
         if (!stopping_.load()) Accept(sockets_.sockets[id & ~kListenerBit].fd());
       } else {
-        table_.Remove(id);
+        const std::string unused_host = table_.Remove(id);
+        if (!unused_host.empty() && !stopping_.load()) taker_.OnConnectionUnused(unused_host);
       }
     }
     if (accept_again_ > absl::ZeroDuration() && clock_.Now() >= accept_again_) {
@@ -172,7 +182,10 @@ void AcceptLoop::Adopt(OwnedFd socket, const RemoteAddress& remote) {
   const int watched = duplicate.fd();
   const uint64_t id = table_.Add(remote, std::move(duplicate), generation, clock_.Now());
   // Only what is reported without being asked for: the socket was shut down, or reset.
-  if (!Watch(watched, id, 0)) return table_.Remove(id);
+  if (!Watch(watched, id, 0)) {
+    table_.Remove(id);
+    return;
+  }
   taker_.TakeConnection(std::move(socket));
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 #include "moebius/base/clock.h"
@@ -28,6 +29,8 @@ class ConnectionTaker {
   virtual void TakeConnection(OwnedFd socket) = 0;
   /// A connection of `host` was closed at once, as the table has no room for it.
   virtual void OnConnectionRefused(const std::string& /*host*/) {}
+  /// A connection of `host` has ended and never had a stream; not while the loop ends.
+  virtual void OnConnectionUnused(const std::string& /*host*/) {}
   /// After each turn.
   virtual void OnTurn() {}
   /// The loop accepts no more: may it end?
@@ -36,12 +39,19 @@ class ConnectionTaker {
   virtual void OnEnd() {}
 };
 
+/// Of each connection: gRPC's of the socket, and the loop's own.
+inline constexpr uint64_t kDescriptorsPerConnection = 2;
+
 struct AcceptLoopOptions {
   uint32_t max_connections = 1024;
   uint32_t max_connections_per_address = 256;
   /// A connection without a stream (ConnectionTable::OnStreamBegin) for this long is cut.
   absl::Duration silence_limit = absl::InfiniteDuration();
 };
+
+/// A sentence for the log of a connection of `host` that found no room at the port of this name.
+std::string DescribeRefusal(absl::string_view host, absl::string_view port,
+                            const AcceptLoopOptions& options);
 
 /// Accepts TCP connections for somebody who has no limits of his own: keeps a bounded number, in
 /// all and from one address, and cuts silent ones. A port that is busy is an error at once.

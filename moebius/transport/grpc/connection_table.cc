@@ -37,17 +37,23 @@ uint64_t ConnectionTable::Add(const RemoteAddress& remote, OwnedFd duplicate, ui
   return id;
 }
 
-void ConnectionTable::Remove(uint64_t id) {
+std::string ConnectionTable::Remove(uint64_t id) {
   MutexLock lock(mutex_);
   const auto found = connections_.find(id);
-  if (found == connections_.end()) return;
+  if (found == connections_.end()) return "";
   const RemoteAddress& remote = found->second.remote;
   const auto host = num_by_host_.find(remote.host);
   if (--host->second == 0) num_by_host_.erase(host);
   const auto [begin, end] = by_address_.equal_range(remote.host_and_port);
   by_address_.erase(
       std::find_if(begin, end, [&](const auto& entry) { return entry.second == id; }));
+  std::string unused_host;
+  if (!found->second.had_stream) {
+    ++figures_.unused;
+    unused_host = remote.host;
+  }
   connections_.erase(found);
+  return unused_host;
 }
 
 uint64_t ConnectionTable::OnStreamBegin(const std::string& host_and_port) {
@@ -59,7 +65,10 @@ uint64_t ConnectionTable::OnStreamBegin(const std::string& host_and_port) {
   for (auto entry = begin; entry != end; ++entry) {
     if (chosen == 0 || connections_[entry->second].num_streams == 0) chosen = entry->second;
   }
-  if (chosen != 0) ++connections_[chosen].num_streams;
+  if (chosen != 0) {
+    ++connections_[chosen].num_streams;
+    connections_[chosen].had_stream = true;
+  }
   return chosen;
 }
 

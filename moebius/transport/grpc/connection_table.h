@@ -18,6 +18,7 @@ struct ConnectionFigures {
   uint64_t refused = 0;              // the table was full
   uint64_t refused_for_address = 0;  // their address had its share
   uint64_t silent_cut = 0;           // no stream within the silence limit
+  uint64_t unused = 0;               // ended, cut or not, and never had a stream
   uint64_t open = 0;
 };
 
@@ -35,8 +36,9 @@ class ConnectionTable {
   /// Takes a duplicate of the connection's descriptor. Returns its id.
   uint64_t Add(const RemoteAddress& remote, OwnedFd duplicate, uint64_t generation,
                absl::Duration now) MOEBIUS_EXCLUDES(mutex_);
-  /// The socket has been shut down.
-  void Remove(uint64_t id) MOEBIUS_EXCLUDES(mutex_);
+  /// The socket has been shut down. Returns the host of a connection that never had a stream,
+  /// counted as unused; empty for others.
+  std::string Remove(uint64_t id) MOEBIUS_EXCLUDES(mutex_);
 
   /// A stream began on the connection from this address; 0 when it is not known (any more).
   uint64_t OnStreamBegin(const std::string& host_and_port) MOEBIUS_EXCLUDES(mutex_);
@@ -57,6 +59,7 @@ class ConnectionTable {
     uint64_t generation = 0;
     uint32_t num_streams = 0;
     absl::Duration silent_since;
+    bool had_stream = false;
     bool is_cut = false;
   };
   const uint32_t max_connections_;

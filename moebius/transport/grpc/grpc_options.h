@@ -5,11 +5,15 @@
 #include <grpcpp/support/channel_arguments.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
+#include "moebius/telemetry/log_limit.h"
 #include "moebius/transport/address.h"
 
 namespace grpc {
@@ -46,7 +50,21 @@ struct GrpcOptions {
 
   /// True: listening beyond this host is allowed without TLS.
   bool allow_insecure = false;
+
+  /// A connection that a listener closed at once, or that ended before a stream came over it: a
+  /// sentence for the log; may be null. From the listener's thread, as often as strangers like:
+  /// whoever writes it bounds it by its source.
+  /// Outlives the provider.
+  std::function<void(const LogSource&, const std::string&)> on_refusal;
 };
+
+/// Makes a listener keep no more connections than a process of so many descriptors can afford: it
+/// has a quarter of them, two for each connection, and no address more than half of the
+/// connections. The lanes of two peers always have room. Raises nothing. Pure.
+void BoundByDescriptors(uint64_t max_descriptors, GrpcOptions* options);
+
+/// What logs and metrics call the port of links.
+inline constexpr absl::string_view kGrpcDataPort = "data";
 
 /// Idle links stay open through balancers that forget quiet flows, and no end pings more often than
 /// the other permits.

@@ -26,6 +26,7 @@ void Add(const ConnectionFigures& from, ConnectionFigures* to) {
   to->refused += from.refused;
   to->refused_for_address += from.refused_for_address;
   to->silent_cut += from.silent_cut;
+  to->unused += from.unused;
   to->open += from.open;
 }
 
@@ -164,6 +165,14 @@ GrpcFigures GrpcLinkProvider::figures() const { return core_->figures(); }
 
 void GrpcLinkProvider::WriteMetrics(MetricWriter& writer) const {
   const GrpcFigures now = figures();
+  writer.WriteGauge(Metric::kRpcConnections, static_cast<double>(now.connections.open),
+                    {kGrpcDataPort});
+  writer.WriteCounter(
+      Metric::kRpcConnectionsRefused,
+      static_cast<double>(now.connections.refused + now.connections.refused_for_address),
+      {kGrpcDataPort});
+  writer.WriteCounter(Metric::kTransportErrors, static_cast<double>(now.connections.unused),
+                      {name(), "handshake"});
   if (!now.tls_expires.has_value()) return;
   writer.WriteGauge(Metric::kTlsCertificateExpiry,
                     static_cast<double>(absl::ToUnixSeconds(*now.tls_expires)));

@@ -49,7 +49,8 @@ class GrpcLinkProvider final : public LinkProvider {
   /// One line for people: what listeners let in, e.g. "mutual TLS", "this host only, without TLS".
   absl::string_view exposure() const;
   GrpcFigures figures() const;
-  /// The certificate's end and reloads, with TLS.
+  /// Connections, by the port "data", and those that never carried a link; with TLS also the
+  /// certificate's end and reloads.
   void WriteMetrics(MetricWriter& writer) const override;
 
  private:

@@ -31,6 +31,14 @@ std::string WithoutZone(std::string address) {
   return address;
 }
 
+AcceptLoopOptions LimitsOf(const GrpcOptions& options) {
+  AcceptLoopOptions limits;
+  limits.max_connections = options.max_connections;
+  limits.max_connections_per_address = options.max_connections_per_address;
+  limits.silence_limit = options.silence_limit;
+  return limits;
+}
+
 }  // namespace
 
 // The accepting end of a stream.
@@ -180,11 +188,8 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcOptions&
                                                               std::shared_ptr<StreamCount> count) {
   std::unique_ptr<GrpcServer> server(
       new GrpcServer(options, tls, clock, acceptor, std::move(count)));
-  AcceptLoopOptions limits;
-  limits.max_connections = options.max_connections;
-  limits.max_connections_per_address = options.max_connections_per_address;
-  limits.silence_limit = options.silence_limit;
-  MOEBIUS_ASSIGN_OR_RETURN(server->loop_, AcceptLoop::Listen(limits, address, clock, *server));
+  MOEBIUS_ASSIGN_OR_RETURN(server->loop_,
+                           AcceptLoop::Listen(LimitsOf(options), address, clock, *server));
   MOEBIUS_RETURN_IF_ERROR(server->AddGeneration(tls == nullptr ? nullptr : tls->Current()));
   server->loop_->Run();
   return server;
@@ -247,6 +252,23 @@ void GrpcServer::TakeConnection(OwnedFd socket) {
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
   parameters.fd = socket.Release();
   generations_.back()->acceptor->HandleNewConnection(&parameters);
+}
+
+void GrpcServer::OnConnectionRefused(const std::string& host) {
+  if (!options_.on_refusal) return;
+  options_.on_refusal({host, "data connection"},
+                      DescribeRefusal(host, kGrpcDataPort, LimitsOf(options_)));
+}
+
+void GrpcServer::OnConnectionUnused(const std::string& host) {
+  if (!options_.on_refusal) return;
+  options_.on_refusal(
+      {host, "handshake"},
+      absl::StrCat(
+          "a connection of ", host, " to the ", kGrpcDataPort, " port ended before a peer spoke: ",
+          tls_ == nullptr ? "it is no peer's, or the peer's has TLS and this has none"
+                          : "it has no TLS, a certificate that this process does not take, "
+                            "or does not take this process's"));
 }
 
 // Former generations end with their last stream and connection.

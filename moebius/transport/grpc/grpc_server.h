@@ -55,6 +55,8 @@ class GrpcServer final : private ConnectionTaker {
 
   uint64_t PrepareConnection() override;
   void TakeConnection(OwnedFd socket) override;
+  void OnConnectionRefused(const std::string& host) override;
+  void OnConnectionUnused(const std::string& host) override;
   void OnTurn() override;
   bool IsOver() const override;
   void OnEnd() override;

@@ -4,10 +4,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,7 @@
 #include "moebius/transport/grpc/grpc_log.h"
 #include "moebius/transport/grpc/grpc_provider.h"
 #include "moebius/transport/grpc/listen_socket.h"
+#include "tests/support/metric_values.h"
 #include "tests/transport/link_suite.h"
 #include "tests/transport/link_user.h"
 
@@ -179,6 +182,16 @@ TEST(GrpcListenTest, CapsConnectionsInAllAndPerAddress) {
   GrpcOptions options;
   options.max_connections = 8;
   options.max_connections_per_address = 5;
+  options.silence_limit = absl::Minutes(10);
+  std::atomic<int> told{0};
+  options.on_refusal = [&told](const LogSource& source, const std::string& sentence) {
+    EXPECT_EQ(source.peer, "127.0.0.1");
+    EXPECT_EQ(source.kind, "data connection");
+    EXPECT_EQ(sentence,
+              "closed a connection of 127.0.0.1 to the data port at once: it takes 8 "
+              "connections, 5 of one address");
+    ++told;
+  };
   auto provider = MakeProvider(options);
   Host host;
   auto listener = provider->Listen({"127.0.0.1", 0}, host);
@@ -187,6 +200,26 @@ TEST(GrpcListenTest, CapsConnectionsInAllAndPerAddress) {
   ASSERT_TRUE(Until([&] { return provider->figures().connections.refused_for_address == 15; }));
   EXPECT_EQ(provider->figures().connections.open, 5u);
   EXPECT_EQ(provider->figures().connections.accepted, 5u);
+  EXPECT_TRUE(Until([&] { return told == 15; }));
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { provider->WriteMetrics(writer); });
+  const std::string scrape = registry.Scrape();
+  EXPECT_EQ(ValueOf(scrape, "moebius_rpc_connections{port=\"data\"}"), 5);
+  EXPECT_EQ(ValueOf(scrape, "moebius_rpc_connections_refused_total{port=\"data\"}"), 15);
+}
+
+TEST(GrpcListenTest, KeepsNoMoreConnectionsThanDescriptorsAllow) {
+  const auto bounded = [](uint64_t max_descriptors) {
+    GrpcOptions options;
+    BoundByDescriptors(max_descriptors, &options);
+    return std::pair(options.max_connections, options.max_connections_per_address);
+  };
+  EXPECT_EQ(bounded(1024), std::pair(128u, 64u));
+  EXPECT_EQ(bounded(4096), std::pair(512u, 256u));
+  EXPECT_EQ(bounded(3), std::pair(6u, 3u)) << "two peers at least";
+  EXPECT_EQ(bounded(8192), std::pair(1024u, 256u));
+  EXPECT_EQ(bounded(~uint64_t{0}), std::pair(1024u, 256u)) << "raises nothing";
 }
 
 TEST(GrpcListenTest, CutsSilentConnectionsAndKeepsServing) {

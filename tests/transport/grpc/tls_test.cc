@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 #include "moebius/base/mutex.h"
 #include "moebius/transport/grpc/grpc_log.h"
 #include "moebius/transport/grpc/grpc_provider.h"
+#include "tests/support/metric_values.h"
 #include "tests/transport/link_user.h"
 
 namespace moebius {
@@ -143,6 +145,51 @@ TEST(TlsTest, RefusesPeersWithoutCertificateOfAnotherAuthorityOrName) {
   auto picky = MakeProvider(picky_options);
   EXPECT_FALSE(TryLink(*picky, address, host).ok());
   EXPECT_EQ(host.num_links(), 1u);
+}
+
+// They never say who they are, so nobody above the link can count them.
+TEST(TlsTest, CountsAndTellsOfConnectionsWhoseHandshakeFailed) {
+  Authority authority;
+  authority.MakeAuthority("other");
+  std::atomic<uint64_t> told{0};
+  GrpcOptions options;
+  options.on_refusal = [&told](const LogSource& source, const std::string& sentence) {
+    EXPECT_EQ(source.peer, "127.0.0.1");
+    EXPECT_EQ(source.kind, "handshake");
+    EXPECT_THAT(sentence, HasSubstr("a connection of 127.0.0.1 to the data port ended"));
+    ++told;
+  };
+  auto host_provider = *GrpcLinkProvider::Make(options, authority.Sign("host", "IP:127.0.0.1"));
+  Host host;
+  auto listener = host_provider->Listen({"127.0.0.1", 0}, host);
+  ASSERT_TRUE(listener.ok());
+  const Address address = (*listener)->address();
+  const auto is_counted_more_than = [&](uint64_t before) {
+    return Until([&] {
+      const uint64_t unused = host_provider->figures().connections.unused;
+      return unused > before && told >= unused;
+    });
+  };
+  const auto num_unused = [&] { return host_provider->figures().connections.unused; };
+
+  auto right = MakeProvider(authority.Sign("right", "IP:127.0.0.1"));
+  EXPECT_TRUE(TryLink(*right, address, host).ok());
+  host.Clear();
+  EXPECT_TRUE(Until([&] { return host_provider->figures().connections.open == 0; }));
+  EXPECT_EQ(num_unused(), 0u);
+  auto stranger = MakeProvider(authority.Sign("stranger", "IP:127.0.0.1", 1, "other"));
+  EXPECT_FALSE(TryLink(*stranger, address, host).ok());
+  EXPECT_TRUE(is_counted_more_than(0));
+  const uint64_t before = num_unused();
+  auto naked = GrpcLinkProvider::Make({}, std::nullopt);
+  EXPECT_FALSE(TryLink(**naked, address, host).ok());
+  EXPECT_TRUE(is_counted_more_than(before));
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { host_provider->WriteMetrics(writer); });
+  EXPECT_GE(ValueOf(registry.Scrape(),
+                    "moebius_transport_errors_total{transport=\"grpc\",reason=\"handshake\"}"),
+            2);
 }
 
 TEST(TlsTest, ADialedHostMustHaveTheDialedName) {
