@@ -64,7 +64,7 @@ void BoundByDescriptors(uint64_t max_descriptors, GrpcOptions* options) {
   options->max_connections =
       static_cast<uint32_t>(std::min<uint64_t>(options->max_connections, affordable));
   options->max_connections_per_address =
-      std::min(options->max_connections_per_address, options->max_connections / 2);
+      std::min(options->max_connections_per_address, options->max_connections / 4 * 3);
 }
 
 uint64_t GrpcLinkBytes(const GrpcOptions& options) {

@@ -59,8 +59,9 @@ struct GrpcOptions {
 };
 
 /// Makes a listener keep no more connections than a process of so many descriptors can afford: it
-/// has a quarter of them, two for each connection, and no address more than half of the
-/// connections. The lanes of two peers always have room. Raises nothing. Pure.
+/// has a quarter of them, two for each connection, and no address more than three quarters of the
+/// connections: a whole cluster may be one host's. The lanes of two peers always have room. Raises
+/// nothing. Pure.
 void BoundByDescriptors(uint64_t max_descriptors, GrpcOptions* options);
 
 /// What logs and metrics call the port of links.

@@ -215,7 +215,7 @@ TEST(GrpcListenTest, KeepsNoMoreConnectionsThanDescriptorsAllow) {
     BoundByDescriptors(max_descriptors, &options);
     return std::pair(options.max_connections, options.max_connections_per_address);
   };
-  EXPECT_EQ(bounded(1024), std::pair(128u, 64u));
+  EXPECT_EQ(bounded(1024), std::pair(128u, 96u));
   EXPECT_EQ(bounded(4096), std::pair(512u, 256u));
   EXPECT_EQ(bounded(3), std::pair(6u, 3u)) << "two peers at least";
   EXPECT_EQ(bounded(8192), std::pair(1024u, 256u));
