@@ -26,9 +26,14 @@ using testing::MakePipeline;
 using testing::MakeRows;
 
 constexpr int64_t kSpan = 32;
-constexpr int64_t kPrompt = 200;
-constexpr int64_t kLength = 210;  // of every session when steps are counted
-constexpr uint64_t kSessions = 3;
+constexpr int64_t kMaxRows = 2400;  // of a step
+
+// Sessions of one length.
+struct Sessions {
+  uint64_t count = 3;
+  int64_t prompt = 200;
+  int64_t length() const { return prompt + 10; }  // when steps are counted
+};
 
 // N ranks, each with a thread that is there from the start.
 class Ranks {
@@ -39,17 +44,18 @@ class Ranks {
         geometry_(GeometryOf(model.facts, num_ranks)),
         barrier_(num_ranks + 1),
         ran_(num_ranks),
-        rows_(MakeRows(1, kPrompt, model.facts.hidden_size)) {
+        in_(kMaxRows, model.facts.hidden_size) {
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       executors_.push_back(std::make_unique<Executor>(rank % 2 + 1));
       pipelines_.push_back(MakePipeline(model, BestKernels(), *executors_.back(), 4096,
                                         {{rank, num_ranks}, &exchange_.rank(rank)}));
       owned_.emplace_back();
-      out_.emplace_back(kPrompt * static_cast<int64_t>(kSessions), model.facts.hidden_size);
+      out_.emplace_back(kMaxRows, model.facts.hidden_size);
     }
-    in_.Reset(kPrompt * static_cast<int64_t>(kSessions), model.facts.hidden_size);
-    for (int64_t row = 0; row < in_.num_rows(); ++row) {
-      std::copy_n(rows_.rows().row(row % kPrompt), in_.width(), in_.rows().row(row));
+    constexpr int64_t kDistinct = 200;
+    const RowBatch<Bf16> rows = MakeRows(1, kDistinct, model.facts.hidden_size);
+    for (int64_t row = 0; row < kMaxRows; ++row) {
+      std::copy_n(rows.rows().row(row % kDistinct), in_.width(), in_.rows().row(row));
     }
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       threads_.emplace_back([this, rank] { Serve(static_cast<size_t>(rank)); });
@@ -103,7 +109,6 @@ class Ranks {
   const SpanGeometry geometry_;
   std::barrier<> barrier_;  // of the ranks and who runs steps
   std::barrier<> ran_;      // of the ranks
-  const RowBatch<Bf16> rows_;
   RowBatch<Bf16> in_;
   std::vector<std::unique_ptr<Executor>> executors_;
   std::vector<std::unique_ptr<AttentionPipeline>> pipelines_;
@@ -120,14 +125,14 @@ struct Way {
 };
 
 // Rows [begin, end) of every session.
-StepPlan PlanOf(uint64_t step, int64_t begin, int64_t end, Way way) {
+StepPlan PlanOf(const Sessions& sessions, uint64_t step, int64_t begin, int64_t end, Way way) {
   StepPlan plan{.step = step};
-  for (uint64_t id = 1; id <= kSessions; ++id) {
+  for (uint64_t id = 1; id <= sessions.count; ++id) {
     plan.sessions.push_back({.session = SessionId(id),
                              .row_begin = plan.num_rows,
                              .num_rows = end - begin,
                              .position_begin = begin,
-                             .prompt_length = kPrompt,
+                             .prompt_length = sessions.prompt,
                              .first_rank = static_cast<int32_t>(id),
                              .method = way.method,
                              .ulysses_ranks = way.ulysses_ranks});
@@ -138,44 +143,63 @@ StepPlan PlanOf(uint64_t step, int64_t begin, int64_t end, Way way) {
 
 class ShardedAllocationTest : public ::testing::TestWithParam<std::string> {};
 
+// Runs the rows [begin, end) of every session again and again: positions that have run before make
+// no new keys, and the same work. Few rows: answers from 16 KiB on have the pool's own bookkeeping
+// besides. A second thread that gets its first task late takes its scratch then, and every 31st
+// plan is checked by code that allocates.
+void ExpectCleanSteps(Ranks& ranks, const Sessions& sessions, int64_t begin, int64_t end, Way way,
+                      uint64_t& step) {
+  std::vector<int64_t> counts;
+  for (int i = 0; i < 16; ++i) {
+    const StepPlan plan = PlanOf(sessions, step++, begin, end, way);
+    counts.push_back(ranks.Run(plan));
+  }
+  EXPECT_GE(std::count(counts.begin() + 4, counts.end(), 0), 6)
+      << absl::StrCat(AttentionMethodName(way.method), ", rows ", begin, " to ", end, ": ",
+                      absl::StrJoin(counts, " "));
+}
+
 TEST_P(ShardedAllocationTest, AStepAllocatesOnlyItsAnswersInSteadyState) {
   const std::pair<AttentionSum, AttentionLayout> sums[] = {
       {AttentionSum::kCanonical, AttentionLayout::kZigzag},
       {AttentionSum::kPerDegree, AttentionLayout::kZigzag},
       {AttentionSum::kPerDegree, AttentionLayout::kContiguous},
       {AttentionSum::kPerDegree, AttentionLayout::kStriped}};
+  const Sessions sessions;
   for (const auto& [sum, layout] : sums) {
     AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
     model.facts.sum = sum;
     model.facts.layout = layout;
     for (const int32_t num_ranks : {2, 3}) {
+      SCOPED_TRACE(absl::StrCat(AttentionSumName(sum), ", ", AttentionLayoutName(layout), ", ",
+                                num_ranks, " ranks"));
       for (const Way way :
            {Way{AttentionMethod::kAllGather}, Way{AttentionMethod::kRingPassKv},
             Way{AttentionMethod::kRingPassQ}, Way{AttentionMethod::kUlysses, num_ranks}}) {
         Ranks ranks(model, num_ranks);
         uint64_t step = 1;
-        EXPECT_GT(ranks.Run(PlanOf(step++, 0, kPrompt, way)), 0) << "the counter counts";
-        ranks.Run(PlanOf(step++, kPrompt, kLength, way));
-        // Positions that have run before may run again: no new keys, the same work. The last row
-        // is generated, the chunk in the middle of the prompt and in two spans. Few rows: answers
-        // from 16 KiB on have the pool's own bookkeeping besides.
-        const std::pair<int64_t, int64_t> shapes[] = {{kLength - 1, kLength}, {94, 98}};
-        for (const auto& [begin, end] : shapes) {
-          std::vector<int64_t> counts;
-          for (int i = 0; i < 16; ++i) {
-            const StepPlan plan = PlanOf(step++, begin, end, way);
-            counts.push_back(ranks.Run(plan));
-          }
-          // A second thread that gets its first task late takes its scratch then, and every 31st
-          // plan is checked by code that allocates.
-          const auto num_clean = std::count(counts.begin() + 4, counts.end(), 0);
-          EXPECT_GE(num_clean, 6) << absl::StrCat(
-              AttentionSumName(sum), ", ", AttentionLayoutName(layout), ", ",
-              AttentionMethodName(way.method), " over ", num_ranks, " ranks, rows ", begin, " to ",
-              end, ": ", absl::StrJoin(counts, " "));
-        }
+        EXPECT_GT(ranks.Run(PlanOf(sessions, step++, 0, sessions.prompt, way)), 0)
+            << "the counter counts";
+        ranks.Run(PlanOf(sessions, step++, sessions.prompt, sessions.length(), way));
+        // A generated row, and a chunk in the middle of the prompt and in two spans.
+        ExpectCleanSteps(ranks, sessions, sessions.length() - 1, sessions.length(), way, step);
+        ExpectCleanSteps(ranks, sessions, 94, 98, way, step);
       }
     }
+  }
+}
+
+// Two ranks have segments of 1,024 positions: the generated row's tasks are cut.
+TEST_P(ShardedAllocationTest, AGeneratedRowOfSeveralSegmentsAllocatesOnlyItsAnswers) {
+  const Sessions sessions{.count = 1, .prompt = 2200};
+  AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
+  model.facts.sum = AttentionSum::kPerDegree;
+  for (const Way way : {Way{AttentionMethod::kRingPassKv}, Way{AttentionMethod::kUlysses, 2}}) {
+    Ranks ranks(model, 2);
+    uint64_t step = 1;
+    ranks.Run(PlanOf(sessions, step++, 0, sessions.prompt, way));
+    ranks.Run(PlanOf(sessions, step++, sessions.prompt, sessions.length(), way));
+    ExpectCleanSteps(ranks, sessions, sessions.length() - 1, sessions.length(), way, step);
   }
 }
 
