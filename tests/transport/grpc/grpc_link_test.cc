@@ -186,6 +186,7 @@ TEST(GrpcListenTest, CapsConnectionsInAllAndPerAddress) {
   std::atomic<int> told{0};
   options.on_refusal = [&told](const LogSource& source, const std::string& sentence) {
     EXPECT_EQ(source.peer, "127.0.0.1");
+    if (source.kind == "handshake") return;  // those it took may end before the listener does
     EXPECT_EQ(source.kind, "data connection");
     EXPECT_EQ(sentence,
               "closed a connection of 127.0.0.1 to the data port at once: it takes 8 "
