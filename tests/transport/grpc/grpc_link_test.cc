@@ -275,7 +275,8 @@ TEST(GrpcListenTest, SurvivesPortScansAndGarbage) {
   good.Write(NumberedFrame(0, 10));
   EXPECT_TRUE(Until([&] { return host.TotalFrames() == 1; }));
   EXPECT_TRUE(Until([&] { return provider->figures().connections.open == 1; }));
-  EXPECT_EQ(provider->figures().connections.accepted, 40u * 8 + 1);
+  // On a busy machine the good one may be silent for too long before its stream, and comes again.
+  EXPECT_GE(provider->figures().connections.accepted, 40u * 8 + 1);
 }
 
 }  // namespace
