@@ -55,11 +55,14 @@ std::vector<std::string> NamesIn(int folder) {
   return names;
 }
 
-// Whether the file that a writer left or is at has a living writer. One that cannot be asked has.
-bool IsBeingWritten(int folder, const std::string& name) {
+// Removes what a dead writer has left; false where the writer lives, or cannot be asked. The lock
+// is held meanwhile: a writer that has made its file and not locked it yet sees that it is gone.
+bool RemoveOfDeadWriter(int folder, const std::string& name) {
   const OwnedFd fd(openat(folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  if (fd.fd() < 0) return errno != ENOENT;
-  return flock(fd.fd(), LOCK_EX | LOCK_NB) != 0;
+  if (fd.fd() < 0) return errno == ENOENT;
+  if (flock(fd.fd(), LOCK_EX | LOCK_NB) != 0) return false;
+  unlinkat(folder, name.c_str(), 0);
+  return true;
 }
 
 struct KeptFile {
@@ -145,9 +148,7 @@ absl::Status PackedFolder::MakeRoom(const std::string& name, int64_t bytes,
   const std::string own_mark = NewMarkOf(name);
   for (const std::string& each : names) {
     if (!absl::StrContains(each, kNewMark)) continue;
-    if (!IsBeingWritten(fd(), each)) {
-      unlinkat(fd(), each.c_str(), 0);
-    } else if (absl::StartsWith(each, own_mark)) {
+    if (!RemoveOfDeadWriter(fd(), each) && absl::StartsWith(each, own_mark)) {
       return absl::AbortedError("another process is writing the same");
     }
   }
@@ -175,20 +176,28 @@ absl::Status PackedFolder::MakeRoom(const std::string& name, int64_t bytes,
 }
 
 absl::StatusOr<NewPackedFile> PackedFolder::Create(const std::string& name) const {
-  // A random name: process ids of two containers are the same.
-  uint64_t random = 0;
-  if (getrandom(&random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random))) {
-    return absl::UnavailableError("the kernel gives no random number");
+  // Another process may take a file that is not locked yet for a dead writer's, and remove it.
+  constexpr int kAttempts = 100;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    // A random name: process ids of two containers are the same.
+    uint64_t random = 0;
+    if (getrandom(&random, sizeof(random), 0) != static_cast<ssize_t>(sizeof(random))) {
+      return absl::UnavailableError("the kernel gives no random number");
+    }
+    const std::string temporary = absl::StrCat(NewMarkOf(name), FormatHash64(random));
+    OwnedFd file(
+        openat(fd(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (file.fd() < 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("no file can be made: ", std::strerror(errno)));
+    }
+    // Tells others that its writer lives; where a file system has no locks, nobody removes it.
+    flock(file.fd(), LOCK_EX);
+    struct stat found = {};
+    const bool is_gone = fstat(file.fd(), &found) == 0 && found.st_nlink == 0;
+    if (!is_gone) return NewPackedFile(fd(), temporary, name, std::move(file));
   }
-  const std::string temporary = absl::StrCat(NewMarkOf(name), FormatHash64(random));
-  OwnedFd file(
-      openat(fd(), temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (file.fd() < 0) {
-    return absl::PermissionDeniedError(absl::StrCat("no file can be made: ", std::strerror(errno)));
-  }
-  // Tells others that its writer lives; where a file system has no locks, nobody removes it.
-  flock(file.fd(), LOCK_EX);
-  return NewPackedFile(fd(), temporary, name, std::move(file));
+  return absl::AbortedError("others remove the file as soon as it is made");
 }
 
 }  // namespace moebius

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -400,6 +401,21 @@ TEST_F(PackedCacheTest, ManyProcessesMayUseOneFolder) {
     EXPECT_EQ(entry.path().string(), file());
   }
   EXPECT_EQ(num_files, 1u);
+}
+
+// Who makes room for one file looks at the other's, which is made and locked in two steps.
+TEST_F(PackedCacheTest, WritersOfTwoFilesDoNotRemoveEachOthers) {
+  const PackedFolder folder = *PackedFolder::Open(kept());
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    while (!is_over) EXPECT_TRUE(folder.MakeRoom("b.packed", 1, 0).ok());
+  });
+  for (int i = 0; i < 1000; ++i) {
+    absl::StatusOr<NewPackedFile> file = folder.Create("a.packed");
+    EXPECT_TRUE(file.ok() && file->Publish().ok()) << i;
+  }
+  is_over = true;
+  other.join();
 }
 
 }  // namespace
