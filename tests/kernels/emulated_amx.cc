@@ -114,16 +114,6 @@ void FloatBlockSum(const FloatBlockSumCall& call) {
   RunFloatBlockSum<WideTiles<FloatWeights<EmulatedVector>>>(call);
 }
 
-uint64_t attended = 0;
-
-void AttendBlock(const AttendBlockCall& call) {
-  CountExecution(&attended);
-  AttendBlockOnTiles<EmulatedVector, EmulatedUnit>(call);
-}
-
-constexpr AttentionKernels kAttention = {
-    .weigh_block = WeighBlock<EmulatedVector>, .attend_block = AttendBlock, .attended = &attended};
-
 Kernels MakeAmx() {
   Kernels kernels;
   kernels.prepare_rows = CopyRowBlocks;
@@ -134,7 +124,7 @@ Kernels MakeAmx() {
   kernels.widen_rows = WidenRowBlocks<EmulatedVector>;
   kernels.float_block_sum = FloatBlockSum;
   kernels.accumulate_scaled = AccumulateScaledRow<EmulatedVector>;
-  kernels.attention = &kAttention;
+  kernels.attention = &TileAttentionKernels<EmulatedVector, EmulatedUnit>::kKernels;
   kernels.executed = &executed;
   kernels.tier = Tier::kAmx;
   kernels.pair_order = PairOrder::kAdjacent;

@@ -3,27 +3,14 @@
 
 #if defined(__AMX_BF16__) && defined(__AVX512BF16__)
 #include "moebius/kernels/cpu/attention_tiles.h"
-#include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tile_unit_amx.h"
 #include "moebius/kernels/cpu/vector_avx512bf16.h"
 
 namespace moebius {
-namespace {
 
-uint64_t attended = 0;
-
-void AttendBlock(const AttendBlockCall& call) {
-  CountExecution(&attended);
-  AttendBlockOnTiles<Avx512Bf16Vector, AmxUnit>(call);
+const AttentionKernels* AmxBf16AttentionKernels() {
+  return &TileAttentionKernels<Avx512Bf16Vector, AmxUnit>::kKernels;
 }
-
-constexpr AttentionKernels kKernels = {.weigh_block = WeighBlock<Avx512Bf16Vector>,
-                                       .attend_block = AttendBlock,
-                                       .attended = &attended};
-
-}  // namespace
-
-const AttentionKernels* AmxBf16AttentionKernels() { return &kKernels; }
 
 }  // namespace moebius
 #else

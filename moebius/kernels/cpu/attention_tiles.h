@@ -5,6 +5,7 @@
 
 #include "moebius/kernels/attention_calls.h"
 #include "moebius/kernels/cpu/attention_rows.h"
+#include "moebius/kernels/cpu/tier_kernels.h"
 #include "moebius/kernels/cpu/tile_block_sum.h"
 
 /// A key block's step over a tile unit. The unit works by itself while the vectors do: the softmax
@@ -99,11 +100,19 @@ class TileAttention {
   int64_t configured_rows_ = 0;  // of a tile; 0 before the first sum
 };
 
-/// call.weigh.form is kBf16.
+/// The attention kernels of a tier that has the unit, which count their calls.
 template <class V, class Unit>
-void AttendBlockOnTiles(const AttendBlockCall& call) {
-  if (call.weigh.num_rows > 0) TileAttention<V, Unit>(call).Run();
-}
+struct TileAttentionKernels {
+  static inline uint64_t attended = 0;
+
+  static void AttendBlock(const AttendBlockCall& call) {
+    CountExecution(&attended);
+    if (call.weigh.num_rows > 0) TileAttention<V, Unit>(call).Run();
+  }
+
+  static constexpr AttentionKernels kKernels = {
+      .weigh_block = WeighBlock<V>, .attend_block = AttendBlock, .attended = &attended};
+};
 
 }  // namespace
 }  // namespace moebius
