@@ -88,7 +88,7 @@ struct SpanTaskOutput {
 
 /// Query heads of one key group in an absorbed task, at most: with more heads the keys are packed
 /// again for the next group.
-inline constexpr int64_t kAbsorbedGroupHeads = 32;
+inline constexpr int64_t kAbsorbedGroupHeads = kMaxTileRows;
 
 /// Runs span tasks on one thread, with that thread's scratch. Under the canonical sum each span has
 /// a state of its own, and these are folded; under the per-degree sum one state takes the key

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the keys and values of a block are packed: attention.h's functions of whole rows. Vectors of
-// 16 bytes, which every x86-64 has, keep up with what memory gives.
+// How the keys and values of a block are packed: attention.h's functions of whole rows, here with
+// vectors of 16 bytes, which every x86-64 has.
 #include <emmintrin.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 
 #include "moebius/base/check.h"
 #include "moebius/kernels/attention.h"
+#include "moebius/kernels/pack_tiles.h"
 #include "moebius/kernels/packed_matrix.h"
 
 namespace moebius {
@@ -64,8 +65,15 @@ class StagedTile {
   Bf16 tile_[32 * 32];
 };
 
-__m128i Load(const Bf16* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
-void Store(__m128i values, Bf16* to) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), values); }
+// Of Bf16 or of its bits.
+template <class Value>
+__m128i Load(const Value* from) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+}
+template <class Value>
+void Store(__m128i values, Value* to) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), values);
+}
 
 // Words [row][column] to [column][row].
 void Transpose(__m128i (&words)[4]) {
@@ -97,13 +105,13 @@ void PairAdjacent(__m128i& first, __m128i& second) {
 }
 
 // A 32 × 32 block of keys, as PanelBlockOffset says: a transposition of pairs.
-void PackKeyTile(PairOrder order, Bf16Rows keys, Bf16* tile) {
+void PackKeyTile(bool within_chain, const uint16_t* keys, int64_t stride, uint16_t* tile) {
   for (int64_t k = 0; k < kBlockDepth; k += 8) {
     for (int64_t t = 0; t < kPanelColumns; t += 4) {
       __m128i pairs[4];
-      for (int64_t i = 0; i < 4; ++i) pairs[i] = Load(keys.data + (t + i) * keys.stride + k);
+      for (int64_t i = 0; i < 4; ++i) pairs[i] = Load(keys + (t + i) * stride + k);
       Transpose(pairs);
-      if (order == PairOrder::kWithinChain) {
+      if (within_chain) {
         PairWithinChain(pairs[0], pairs[1]);
         PairWithinChain(pairs[2], pairs[3]);
       }
@@ -139,12 +147,13 @@ PairedRows RowsOfPair(PairOrder order, int64_t pair) {
 }
 
 // A 32 × 32 block of values: K runs over the tokens.
-void PackValueTile(PairOrder order, Bf16Rows values, Bf16* tile) {
+void PackValueTile(bool within_chain, const uint16_t* values, int64_t stride, uint16_t* tile) {
+  const PairOrder order = within_chain ? PairOrder::kWithinChain : PairOrder::kAdjacent;
   for (int64_t pair = 0; pair < kBlockDepth / 2; ++pair) {
     const PairedRows rows = RowsOfPair(order, pair);
-    const Bf16* low = values.data + rows.low * values.stride;
-    const Bf16* high = values.data + rows.high * values.stride;
-    Bf16* to = tile + pair * 2 * kPanelColumns;
+    const uint16_t* low = values + rows.low * stride;
+    const uint16_t* high = values + rows.high * stride;
+    uint16_t* to = tile + pair * 2 * kPanelColumns;
     for (int64_t c = 0; c < kPanelColumns; c += 8) {
       const __m128i lows = Load(low + c);
       const __m128i highs = Load(high + c);
@@ -172,7 +181,70 @@ void UnpackValueTile(PairOrder order, const Bf16* tile, MutableBf16Rows values) 
   }
 }
 
+using PackTile = void (*)(bool, const uint16_t*, int64_t, uint16_t*);
+template <PackTile pack>
+void PackEach(const PackTilesCall& call) {
+  for (int64_t i = 0; i < call.num_tiles; ++i) {
+    pack(call.within_chain, call.rows + i * call.tile_step, call.row_stride,
+         call.tiles + i * kPanelBlockSize);
+  }
+}
+
+// The fastest of this CPU. Unlike a sum's, it is no choice of a tier: bits are moved, not made.
+const PackTiles& ChosenPackTiles() {
+  static const PackTiles& chosen =
+      __builtin_cpu_supports("avx512bw") ? kAvx512PackTiles : kBaselinePackTiles;
+  return chosen;
+}
+
+// One panel: the tiles that begin at `rows` and then each (row_step, column_step) further, their
+// parts outside of `rows` +0.
+struct PanelOfRows {
+  Bf16Rows rows;
+  int64_t row = 0;
+  int64_t column = 0;
+  int64_t row_step = 0;
+  int64_t column_step = 0;
+  int64_t num_tiles = 0;
+
+  // Tiles that lie wholly inside.
+  int64_t NumWhole() const {
+    if (rows.num_rows < row + 32 || rows.width < column + 32) return 0;
+    const int64_t whole =
+        row_step > 0 ? (rows.num_rows - row) / row_step : (rows.width - column) / column_step;
+    return std::min(whole, num_tiles);
+  }
+};
+
+void PackPanel(void (*pack)(const PackTilesCall&), PairOrder order, const PanelOfRows& panel,
+               Bf16* tiles) {
+  PackTilesCall call{.within_chain = order == PairOrder::kWithinChain,
+                     .tiles = reinterpret_cast<uint16_t*>(tiles)};
+  const auto run = [&](Bf16Rows rows, int64_t tile_step, int64_t num_tiles) {
+    call.rows = reinterpret_cast<const uint16_t*>(rows.data);
+    call.row_stride = rows.stride;
+    call.tile_step = tile_step;
+    call.num_tiles = num_tiles;
+    pack(call);
+    call.tiles += num_tiles * kPanelBlockSize;
+  };
+  const int64_t num_whole = panel.NumWhole();
+  if (num_whole > 0) {
+    run(panel.rows.Slice(panel.row, panel.rows.num_rows).Columns(panel.column, panel.rows.width),
+        panel.row_step * panel.rows.stride + panel.column_step, num_whole);
+  }
+  StagedTile staged;
+  for (int64_t i = num_whole; i < panel.num_tiles; ++i) {
+    run(staged.TileAt(panel.rows, panel.row + i * panel.row_step,
+                      panel.column + i * panel.column_step),
+        0, 1);
+  }
+}
+
 }  // namespace
+
+const PackTiles kBaselinePackTiles = {.keys = PackEach<PackKeyTile>,
+                                      .values = PackEach<PackValueTile>};
 
 void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t token,
               Bf16* block) {
@@ -196,23 +268,25 @@ void StoreValue(PairOrder order, const SpanShape& shape, const Bf16* value, int6
 
 void PackKeyBlock(PairOrder order, const SpanShape& shape, Bf16Rows keys, Bf16* block) {
   MOEBIUS_CHECK(keys.num_rows <= shape.key_block && keys.width == shape.key_width);
-  StagedTile staged;
   for (int64_t t = 0; t < shape.key_block; t += kPanelColumns) {
-    Bf16* panel = block + t * shape.padded_key_width();
-    for (int64_t k = 0; k < shape.padded_key_width(); k += kBlockDepth) {
-      PackKeyTile(order, staged.TileAt(keys, t, k), panel + k * kPanelColumns);
-    }
+    PackPanel(ChosenPackTiles().keys, order,
+              {.rows = keys,
+               .row = t,
+               .column_step = kBlockDepth,
+               .num_tiles = shape.padded_key_width() / kBlockDepth},
+              block + t * shape.padded_key_width());
   }
 }
 
 void PackValueBlock(PairOrder order, const SpanShape& shape, Bf16Rows values, Bf16* block) {
   MOEBIUS_CHECK(values.num_rows <= shape.key_block && values.width == shape.value_width);
-  StagedTile staged;
   for (int64_t d = 0; d < shape.padded_value_width(); d += kPanelColumns) {
-    Bf16* panel = block + d * shape.key_block;
-    for (int64_t t = 0; t < shape.key_block; t += kBlockDepth) {
-      PackValueTile(order, staged.TileAt(values, t, d), panel + t * kPanelColumns);
-    }
+    PackPanel(ChosenPackTiles().values, order,
+              {.rows = values,
+               .column = d,
+               .row_step = kBlockDepth,
+               .num_tiles = shape.key_block / kBlockDepth},
+              block + d * shape.key_block);
   }
 }
 

@@ -229,6 +229,22 @@ TEST_P(AttentionBitsTest, IgnoreWhatAnAbortedStepWrote) {
   EXPECT_EQ(FirstDifference(expected.rows().Slice(40, 41), found.rows()), "");
 }
 
+// Generated rows of more heads than one task takes, the last group with fewer.
+TEST(ManyHeadsTest, EqualTheScalarReferenceForEveryTier) {
+  const AttentionCase model = MakeAttentionCase("mla_many_heads", 64);
+  const RowBatch<Bf16> rows = MakeRows(7, 100, model.facts.hidden_size);
+  const RowBatch<Bf16> expected = ReferenceOutput(model, rows.rows(), 90);
+  for (const Tier tier : HostTiers()) {
+    Executor executor(3);
+    const auto pipeline = MakePipeline(model, *FindKernels(tier), executor);
+    for (const int64_t chunk : {100, 1}) {
+      const RowBatch<Bf16> found = RunInChunks(*pipeline, SessionId(1), rows.rows(), chunk, 90);
+      EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "") << TierName(tier);
+      pipeline->EndSession(SessionId(1));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionBitsTest, ::testing::ValuesIn(AttentionCaseNames()),
                          [](const auto& info) { return info.param; });
 

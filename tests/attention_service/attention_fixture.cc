@@ -83,6 +83,7 @@ AttentionFacts FactsOf(const std::string& name) {
     return facts;
   }
   if (name == "mla") return LatentFacts(4, 16, 24);
+  if (name == "mla_many_heads") return LatentFacts(70, 16, 24);
   EXPECT_EQ(name, "mla_yarn");
   AttentionFacts facts = LatentFacts(6, 24, 0);
   facts.config.softmax_scale = 0.29f;

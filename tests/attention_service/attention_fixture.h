@@ -25,6 +25,7 @@ struct AttentionCase {
 /// biases and a partial rotation; multi-head 4/4 with a norm over the whole projection; MLA with
 /// and without q_lora, the second under YaRN.
 std::vector<std::string> AttentionCaseNames();
+/// One of these, or "mla_many_heads": more heads than a task's tile has rows.
 AttentionCase MakeAttentionCase(const std::string& name, int64_t span);
 
 /// Seeded normal rows.

@@ -10,6 +10,8 @@
 #include "moebius/base/random.h"
 #include "moebius/kernels/attention.h"
 #include "moebius/kernels/attention_calls.h"
+#include "moebius/kernels/pack_tiles.h"
+#include "moebius/kernels/packed_matrix.h"
 #include "moebius/kernels/reference/attention.h"
 #include "tests/kernels/kernel_data.h"
 
@@ -254,6 +256,46 @@ TEST(SpanBlockTest, PacksAWholeBlockAsTokenByToken) {
     }
     EXPECT_EQ(whole_keys, single_keys);
     EXPECT_EQ(whole_values, single_values);
+  }
+}
+
+// By every instruction set that this CPU has, whichever it chooses.
+TEST(SpanBlockTest, PacksTilesElementByElement) {
+  std::vector<const PackTiles*> instruction_sets = {&kBaselinePackTiles};
+  if (__builtin_cpu_supports("avx512bw")) instruction_sets.push_back(&kAvx512PackTiles);
+  constexpr int64_t kStride = 101;  // no multiple of a vector
+  constexpr int64_t kTiles = 3;
+  std::vector<uint16_t> rows(static_cast<size_t>(1 + kTiles * 32 * kStride));
+  Random random(5);
+  for (uint16_t& value : rows) value = static_cast<uint16_t>(random.Below(65536));
+  for (const PairOrder order : {PairOrder::kAdjacent, PairOrder::kWithinChain}) {
+    for (const int64_t tile_step : {int64_t{32}, 32 * kStride}) {
+      std::vector<uint16_t> keys(kTiles * kPanelBlockSize), values(kTiles * kPanelBlockSize);
+      for (int64_t i = 0; i < kTiles; ++i) {
+        for (int64_t r = 0; r < 32; ++r) {
+          for (int64_t c = 0; c < 32; ++c) {
+            const uint16_t value = rows[static_cast<size_t>(1 + i * tile_step + r * kStride + c)];
+            const int64_t tile = i * kPanelBlockSize;
+            keys[static_cast<size_t>(tile + PanelBlockOffset(order, c, r))] = value;
+            values[static_cast<size_t>(tile + PanelBlockOffset(order, r, c))] = value;
+          }
+        }
+      }
+      for (const PackTiles* pack : instruction_sets) {
+        Array<uint16_t> tiles;
+        tiles.Resize(kTiles * kPanelBlockSize);
+        const PackTilesCall call{.rows = rows.data() + 1,
+                                 .row_stride = kStride,
+                                 .tile_step = tile_step,
+                                 .num_tiles = kTiles,
+                                 .within_chain = order == PairOrder::kWithinChain,
+                                 .tiles = tiles.data()};
+        pack->keys(call);
+        EXPECT_TRUE(std::equal(keys.begin(), keys.end(), tiles.data()));
+        pack->values(call);
+        EXPECT_TRUE(std::equal(values.begin(), values.end(), tiles.data()));
+      }
+    }
   }
 }
 
