@@ -34,11 +34,14 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
   if (has_earlier) LoadFold(task, output.carry);
   for (int64_t span = task.span_begin; span < task.span_end; ++span) {
     ComputeSpan(task, input, span);
-    if (input.form == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
-    if (task.finishes) {
-      FoldSpan(span);
-    } else {
-      StoreStates(task, output, task.slot_begin + span - task.span_begin);
+    if (form_ != AttentionForm::kAbsorbed) {
+      TakeSpan(task, output, CurrentStates(), span);
+      continue;
+    }
+    LetSpanWait(span);
+    const bool is_last = span + 1 == task.span_end;
+    if (is_last || std::ssize(waiting_) == kSpansLeavingAtOnce) {
+      TakeWaitingSpans(task, input, output);
     }
   }
   if (!task.finishes) return;
@@ -66,7 +69,7 @@ void SpanTaskRunner::RunCarried(const SpanTask& task, const SpanTaskInput& input
   first_row_ = 0;
   row_end_ = num_rows_;
   if (form_ == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
-  if (!task.finishes) return StoreStates(task, output, task.slot_begin);
+  if (!task.finishes) return StoreStates(task, output, CurrentStates(), task.slot_begin);
   SwapWithFold(form_ == AttentionForm::kAbsorbed ? value_acc_ : acc_);
   if (output.carry.is_kept()) return StoreFold(task, output.carry);
   for (int64_t r = 0; r < num_rows_; ++r) {
@@ -101,15 +104,16 @@ void SpanTaskRunner::RunSegments(const SpanTask& task, const SpanTaskInput& inpu
   first_row_ = 0;
   row_end_ = num_rows_;
   SwapWithFold(form_ == AttentionForm::kAbsorbed ? value_acc_ : acc_);
-  StoreStates(task, output, task.slot_begin);
+  StoreStates(task, output, CurrentStates(), task.slot_begin);
 }
 
 void SpanTaskRunner::FoldSegment(const SpanTaskInput& input) {
   first_row_ = 0;
   row_end_ = num_rows_;
   if (form_ == AttentionForm::kAbsorbed) LeaveLatentSpace(input);
+  const TaskStates states = CurrentStates();
   for (int64_t r = 0; r < num_rows_; ++r) {
-    FoldRow(r, segment_keys_[static_cast<size_t>(r / num_heads_)]);
+    FoldRow(states, r, segment_keys_[static_cast<size_t>(r / num_heads_)]);
   }
 }
 
@@ -153,6 +157,14 @@ void SpanTaskRunner::Start(const SpanTask& task, const SpanTaskInput& input) {
   l_.resize(num_rows);
   packed_keys_.Resize(static_cast<size_t>(shape_.key_block_elements()));
   packed_values_.Resize(static_cast<size_t>(shape_.value_block_elements()));
+  if (form_ == AttentionForm::kAbsorbed) {
+    const int64_t num_waiting = std::clamp<int64_t>(
+        spans_->is_canonical() ? task.span_end - task.span_begin : 1, 1, kSpansLeavingAtOnce);
+    rounded_acc_.Reset(num_waiting * num_rows_, shape_.value_width);
+    value_acc_.Reset(num_waiting * num_rows_, config.v_head_dim);
+    waiting_m_.resize(static_cast<size_t>(num_waiting * num_rows_));
+    waiting_l_.resize(static_cast<size_t>(num_waiting * num_rows_));
+  }
   if (!task.finishes && !IsSegmented(input.rows, geometry_)) return;
   fold_acc_.Reset(num_rows_, config.v_head_dim);
   fold_m_.resize(num_rows);
@@ -260,37 +272,85 @@ SpanTaskRunner::BlockView SpanTaskRunner::ExpandBlock(const LatentHead& head, Bf
   return {packed_keys_.data(), packed_values_.data()};
 }
 
-void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input) {
+SpanTaskRunner::TaskStates SpanTaskRunner::CurrentStates() {
+  return {.acc = form_ == AttentionForm::kAbsorbed ? value_acc_.rows().Slice(0, num_rows_)
+                                                   : acc_.rows(),
+          .m = m_.data(),
+          .l = l_.data(),
+          .first_row = first_row_,
+          .row_end = row_end_};
+}
+
+// The current state's rows; +0 for those that see nothing of it.
+void SpanTaskRunner::RoundIntoWaiting(int64_t index) {
+  const MutableBf16Rows rounded =
+      rounded_acc_.rows().Slice(index * num_rows_, (index + 1) * num_rows_);
+  RoundRows(FloatRows(acc_.rows()).Slice(first_row_, row_end_),
+            rounded.Slice(first_row_, row_end_));
+  const auto clear = [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) std::fill_n(rounded.row(r), rounded.width, Bf16{});
+  };
+  clear(0, first_row_);
+  clear(row_end_, num_rows_);
+}
+
+// Of `num_waiting` states, head by head: W_uv is read once for all of them.
+void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input, int64_t num_waiting) {
   const int64_t rank = shape_.value_width;
   const int64_t v_head_dim = facts_.config.v_head_dim;
-  rounded_acc_.Reset(num_rows_, rank);
-  value_acc_.Reset(num_rows_, v_head_dim);
-  RoundRows(FloatRows(acc_.rows()).Slice(first_row_, row_end_),
-            rounded_acc_.rows().Slice(first_row_, row_end_));
-  const int64_t first = first_row_ / num_heads_;
-  const int64_t end = row_end_ / num_heads_;
+  const int64_t num_rows = num_waiting * num_rows_ / num_heads_;  // of one head
   for (int64_t h = 0; h < num_heads_; ++h) {
-    const Bf16Rows rows(rounded_acc_.rows().data + h * rank, end, rank, num_heads_ * rank);
-    const MutableFloatRows out(value_acc_.rows().data + h * v_head_dim, end, v_head_dim,
+    const Bf16Rows rows(rounded_acc_.rows().data + h * rank, num_rows, rank, num_heads_ * rank);
+    const MutableFloatRows out(value_acc_.rows().data + h * v_head_dim, num_rows, v_head_dim,
                                num_heads_ * v_head_dim);
-    MatMul(kernels_, rows.Slice(first, end),
-           input.weights->heads[static_cast<size_t>(head_begin_ + h)].value_up,
-           out.Slice(first, end));
+    MatMul(kernels_, rows, input.weights->heads[static_cast<size_t>(head_begin_ + h)].value_up,
+           out);
   }
 }
 
-MutableFloatRows SpanTaskRunner::SpanAcc() {
-  return form_ == AttentionForm::kAbsorbed ? value_acc_.rows() : acc_.rows();
+void SpanTaskRunner::LeaveLatentSpace(const SpanTaskInput& input) {
+  RoundIntoWaiting(0);
+  LeaveLatentSpace(input, 1);
 }
 
-void SpanTaskRunner::FoldSpan(int64_t span) {
-  for (int64_t r = first_row_; r < row_end_; ++r) {
-    FoldRow(r, spans_->NumVisibleKeys(span, PositionOf(r), window_));
+void SpanTaskRunner::LetSpanWait(int64_t span) {
+  const auto index = std::ssize(waiting_);
+  RoundIntoWaiting(index);
+  std::copy(m_.begin(), m_.end(), waiting_m_.begin() + index * num_rows_);
+  std::copy(l_.begin(), l_.end(), waiting_l_.begin() + index * num_rows_);
+  waiting_.push_back({.span = span, .first_row = first_row_, .row_end = row_end_});
+}
+
+void SpanTaskRunner::TakeWaitingSpans(const SpanTask& task, const SpanTaskInput& input,
+                                      const SpanTaskOutput& output) {
+  LeaveLatentSpace(input, std::ssize(waiting_));
+  int64_t begin = 0;
+  for (const WaitingSpan& waiting : waiting_) {
+    TakeSpan(task, output,
+             {.acc = value_acc_.rows().Slice(begin, begin + num_rows_),
+              .m = waiting_m_.data() + begin,
+              .l = waiting_l_.data() + begin,
+              .first_row = waiting.first_row,
+              .row_end = waiting.row_end},
+             waiting.span);
+    begin += num_rows_;
+  }
+  waiting_.clear();
+}
+
+// In the order of spans.
+void SpanTaskRunner::TakeSpan(const SpanTask& task, const SpanTaskOutput& output,
+                              const TaskStates& states, int64_t span) {
+  if (!task.finishes) {
+    return StoreStates(task, output, states, task.slot_begin + span - task.span_begin);
+  }
+  for (int64_t r = states.first_row; r < states.row_end; ++r) {
+    FoldRow(states, r, spans_->NumVisibleKeys(span, PositionOf(r), window_));
   }
 }
 
-void SpanTaskRunner::FoldRow(int64_t r, int64_t num_keys) {
-  const Partial from = PartialOf(SpanAcc(), m_.data(), l_.data(), r, num_keys);
+void SpanTaskRunner::FoldRow(const TaskStates& states, int64_t r, int64_t num_keys) {
+  const Partial from = PartialOf(states.acc, states.m, states.l, r, num_keys);
   Partial into = PartialOf(fold_acc_.rows(), fold_m_.data(), fold_l_.data(), r,
                            fold_keys_[static_cast<size_t>(r)]);
   MergePartial(from, into);
@@ -299,17 +359,16 @@ void SpanTaskRunner::FoldRow(int64_t r, int64_t num_keys) {
   fold_keys_[static_cast<size_t>(r)] = into.num_keys;
 }
 
-// Of the rows that see the current span, each as its state `index`.
+// Of the rows that see something, each as its state `index`.
 void SpanTaskRunner::StoreStates(const SpanTask& task, const SpanTaskOutput& output,
-                                 int64_t index) {
-  const MutableFloatRows acc = SpanAcc();
-  for (int64_t r = first_row_; r < row_end_; ++r) {
+                                 const TaskStates& states, int64_t index) {
+  for (int64_t r = states.first_row; r < states.row_end; ++r) {
     const int64_t row = task.row_begin + r / num_heads_;
     const int64_t head = head_begin_ + r % num_heads_;
     const int64_t slot = (row * facts_.config.num_query_heads + head) * output.num_spans + index;
-    std::copy_n(acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
-    output.slot_m[slot] = m_[static_cast<size_t>(r)];
-    output.slot_l[slot] = l_[static_cast<size_t>(r)];
+    std::copy_n(states.acc.row(r), facts_.config.v_head_dim, output.slot_acc.row(slot));
+    output.slot_m[slot] = states.m[r];
+    output.slot_l[slot] = states.l[r];
     if (output.slot_keys != nullptr) {
       output.slot_keys[slot] = fold_keys_[static_cast<size_t>(r)];
     }

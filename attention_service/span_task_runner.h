@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
+
 #include "attention_service/attention_weights.h"
 #include "attention_service/foreign_kv.h"
 #include "attention_service/kv_cache.h"
@@ -89,6 +91,9 @@ struct SpanTaskOutput {
 /// Query heads of one key group in an absorbed task, at most: with more heads the keys are packed
 /// again for the next group.
 inline constexpr int64_t kAbsorbedGroupHeads = kMaxTileRows;
+/// Spans of an absorbed task whose sums leave the latents' space together, at most: W_uv is read
+/// once for all of them.
+inline constexpr int64_t kSpansLeavingAtOnce = 16;
 
 /// Runs span tasks on one thread, with that thread's scratch. Under the canonical sum each span has
 /// a state of its own, and these are folded; under the per-degree sum one state takes the key
@@ -96,7 +101,8 @@ inline constexpr int64_t kAbsorbedGroupHeads = kMaxTileRows;
 /// a generated row has such a state in each segment (SessionSpans::SegmentOf), and these are
 /// folded.
 ///
-/// The scratch grows with the rows of a task and never with the number of its spans.
+/// The scratch grows with the rows of a task and never with the number of its spans, of which no
+/// more than kSpansLeavingAtOnce wait.
 class SpanTaskRunner {
  public:
   SpanTaskRunner(const AttentionFacts& facts, const SpanGeometry& geometry, const KvLayout& layout,
@@ -119,11 +125,33 @@ class SpanTaskRunner {
   BlockView ExpandBlock(const LatentHead& head, Bf16Rows latents);
   void RunSegments(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
   void FoldSegment(const SpanTaskInput& input);
+
+  // A state per row of the task, of which rows [first_row, row_end) see something.
+  struct TaskStates {
+    MutableFloatRows acc;  // [num_rows_, v_head_dim]
+    float* m = nullptr;
+    float* l = nullptr;
+    int64_t first_row = 0;
+    int64_t row_end = 0;
+  };
+  // Absorbed: states whose sums are still in the latents' space.
+  struct WaitingSpan {
+    int64_t span = 0;
+    int64_t first_row = 0;
+    int64_t row_end = 0;
+  };
+  TaskStates CurrentStates();
+  void RoundIntoWaiting(int64_t index);
+  void LeaveLatentSpace(const SpanTaskInput& input, int64_t num_waiting);
   void LeaveLatentSpace(const SpanTaskInput& input);
-  MutableFloatRows SpanAcc();  // of the current span, [num_rows_, v_head_dim]
-  void FoldSpan(int64_t span);
-  void FoldRow(int64_t r, int64_t num_keys);
-  void StoreStates(const SpanTask& task, const SpanTaskOutput& output, int64_t slot);
+  void LetSpanWait(int64_t span);
+  void TakeWaitingSpans(const SpanTask& task, const SpanTaskInput& input,
+                        const SpanTaskOutput& output);
+  void TakeSpan(const SpanTask& task, const SpanTaskOutput& output, const TaskStates& states,
+                int64_t span);
+  void FoldRow(const TaskStates& states, int64_t r, int64_t num_keys);
+  void StoreStates(const SpanTask& task, const SpanTaskOutput& output, const TaskStates& states,
+                   int64_t index);
   void LoadFold(const SpanTask& task, const FoldCarry& carry);
   void SwapWithFold(RowBatch<float>& acc);
   void StoreFold(const SpanTask& task, const FoldCarry& carry);
@@ -159,9 +187,12 @@ class SpanTaskRunner {
   RowBatch<Bf16> queries_;
   RowBatch<float> acc_;  // of the span, in the form's value space
   std::vector<float> m_, l_;
-  RowBatch<Bf16> rounded_acc_;  // absorbed: bf16(acc)
-  RowBatch<float> value_acc_;   // absorbed: rounded_acc · W_uv
-  RowBatch<float> fold_acc_;    // the fold of the spans so far
+  // Absorbed: bf16(acc), and that times W_uv, for each waiting state its num_rows_ rows.
+  RowBatch<Bf16> rounded_acc_;
+  RowBatch<float> value_acc_;
+  absl::InlinedVector<WaitingSpan, kSpansLeavingAtOnce> waiting_;
+  std::vector<float> waiting_m_, waiting_l_;
+  RowBatch<float> fold_acc_;  // the fold of the spans so far
   std::vector<float> fold_m_, fold_l_;
   std::vector<int64_t> fold_keys_;
   std::vector<int64_t> segment_keys_;  // per task row: what it has met of the segment

@@ -245,6 +245,22 @@ TEST(ManyHeadsTest, EqualTheScalarReferenceForEveryTier) {
   }
 }
 
+// More spans behind a generated row than leave the latents' space together, in one task and in
+// several.
+TEST(ManySpansTest, EqualTheScalarReferenceInTheAbsorbedForm) {
+  const AttentionCase model = MakeAttentionCase("mla", 32);
+  constexpr int64_t kPrompt = 20 * 32;
+  const RowBatch<Bf16> rows = MakeRows(7, kPrompt + 3, model.facts.hidden_size);
+  const RowBatch<Bf16> expected = ReferenceOutput(model, rows.rows(), kPrompt);
+  for (const int threads : {1, 3}) {
+    Executor executor(threads);
+    const auto pipeline = MakePipeline(model, BestKernels(), executor);
+    const RowBatch<Bf16> found =
+        RunInChunks(*pipeline, SessionId(1), rows.rows(), kPrompt, kPrompt);
+    EXPECT_EQ(FirstDifference(expected.rows(), found.rows()), "") << threads << " threads";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, AttentionBitsTest, ::testing::ValuesIn(AttentionCaseNames()),
                          [](const auto& info) { return info.param; });
 
