@@ -59,9 +59,9 @@ std::vector<Way> WaysOf(int32_t num_ranks) {
   return ways;
 }
 
-// Prompts shorter than the ranks, at spans' ends and beyond a unit of them.
+// Prompts shorter than the ranks, at spans' ends and, of two ranks, of two rounds.
 std::vector<int64_t> PromptsOf(int32_t num_ranks) {
-  return {1, 2, 3, 7, 2 * num_ranks - 1, kSpan, kSpan + 1, 211};
+  return {1, 2, 3, 7, 2 * num_ranks - 1, kSpan, kSpan + 1, 4 * kSpan + 5};
 }
 
 TestSession MakeWholeSession(uint64_t id, int64_t prompt, int64_t width, Way way) {
@@ -165,7 +165,8 @@ TEST_P(WholePromptBitsTest, AreThoseOfOneRankForEveryMethodAndNumberOfRanks) {
   const int64_t width = model.facts.hidden_size;
   LocalRanks alone(model, 1);
   for (int32_t num_ranks = 2; num_ranks <= 8; ++num_ranks) {
-    const std::vector<int64_t> prompts = PromptsOf(num_ranks);
+    std::vector<int64_t> prompts = PromptsOf(num_ranks);
+    if (num_ranks <= 4) prompts.push_back(2 * num_ranks * kSpan + 5);  // two rounds
     const std::vector<TestSession> expected =
         RunPacked(alone, prompts, width, {AttentionMethod::kLocal});
     LocalRanks ranks(model, num_ranks);
@@ -188,6 +189,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, WholePromptBitsTest,
 // row as they are.
 AttentionCase MakeCodedCase(const std::string& sum) {
   AttentionCase model = MakeWholeCase("gqa", sum);
+  model.facts.span = kSpan / 2;  // two rounds of two ranks
   AttentionConfig& config = model.facts.config;
   config.qk_norm = QkNorm::kNone;
   config.rope.dim = 0;
