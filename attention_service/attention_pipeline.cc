@@ -336,6 +336,7 @@ absl::Status AttentionPipeline::CheckKvBudget(const AttentionFacts& facts, const
 absl::Status AttentionPipeline::BeginStep(const StepPlan& plan) {
   AbortStep();
   absl::Status status = ValidateStepPlan(plan);
+  if (status.ok() && !impl_->facts.config.is_causal) status = CheckWholePrompts(plan);
   const int32_t num_ranks = impl_->shard.num_ranks;
   if (const int32_t parts = UlyssesRanksOf(plan); status.ok() && num_ranks % parts != 0) {
     status = absl::InvalidArgumentError(

@@ -25,6 +25,9 @@ absl::Status ValidateAttentionFacts(const AttentionFacts& facts) {
   if (config.output_bias) {
     return absl::UnimplementedError("a bias on attention's output projection is not supported");
   }
+  if (!config.is_causal && !config.windows.empty()) {
+    return absl::UnimplementedError("attention that is not causal has no windows");
+  }
   if (facts.hidden_size < 1 || facts.num_layers < 1 || config.num_query_heads < 1 ||
       config.qk_head_dim < 1 || config.v_head_dim < 1) {
     return absl::InvalidArgumentError("attention needs at least one layer, head and element");

@@ -32,7 +32,8 @@ AttentionFacts AttentionFactsOf(const Checkpoint& checkpoint);
 
 /// How so many ranks cut every session.
 inline SpanGeometry GeometryOf(const AttentionFacts& facts, int32_t num_ranks) {
-  return {facts.span, facts.key_block, facts.sum, num_ranks, facts.layout};
+  const PromptMask mask = facts.config.is_causal ? PromptMask::kCausal : PromptMask::kWhole;
+  return {facts.span, facts.key_block, facts.sum, num_ranks, facts.layout, mask};
 }
 
 /// INVALID_ARGUMENT or UNIMPLEMENTED in words when attention of these facts cannot be computed.

@@ -40,7 +40,8 @@ void AppendStateTasks(const SpanCompute& compute, const RoleRows& rows, int32_t 
     while (end < spans.spans.end && is_owned(end)) ++end;
     for (int64_t row = 0; row < rows.num_rows; row += tile_rows) {
       const int64_t num_rows = std::min(tile_rows, rows.num_rows - row);
-      const int64_t seen = of_session.NumSpans(rows.position_begin + row + num_rows);
+      const int64_t last_row = rows.position_begin + row + num_rows - 1;
+      const int64_t seen = of_session.NumSpans(of_session.KeyEnd(last_row));
       if (seen <= begin) continue;
       for (int32_t group = 0; group < compute.NumKeyGroups(form); ++group) {
         tasks.push_back({.rows_index = rows_index,
@@ -156,13 +157,13 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window
                                                    " of session ", rows.session.value(),
                                                    " are of both roles"));
   }
-  const SpanRange earlier{spans.FirstSpan(rows.position_begin, window),
-                          spans.SpanOf(rows.position_begin)};
+  const SpanRange asked{spans.FirstSpan(rows.position_begin, window),
+                        spans.EndOfAskedSpans(rows.position_begin)};
   if (rows.num_rows > 0 && spans.FirstSpan(rows.position_begin + rows.num_rows - 1, window) !=
                                spans.FirstSpan(rows.position_begin, window)) {
     return absl::InvalidArgumentError(absl::StrCat("rows from position ", rows.position_begin,
                                                    " of session ", rows.session.value(),
-                                                   " do not all see from span ", earlier.begin));
+                                                   " do not all see from span ", asked.begin));
   }
   const RoleRows part{
       .session_index = index,
@@ -176,16 +177,16 @@ absl::Status HeldKv::AppendQueriedRows(const QueriedRows& rows, KeyWindow window
   // ordinal.
   const size_t first_task = tasks_.size();
   AppendStateTasks(compute_, part, static_cast<int32_t>(parts_.size()),
-                   {.shard = shard_, .spans = earlier}, tasks_);
+                   {.shard = shard_, .spans = asked}, tasks_);
   const auto num_states = [&](int64_t end) {
-    return NumStatesOf(spans, {earlier.begin, end}, session.first_rank, shard_);
+    return NumStatesOf(spans, {asked.begin, end}, session.first_rank, shard_);
   };
   for (size_t i = first_task; i < tasks_.size(); ++i) {
     tasks_[i].slot_begin = num_states(tasks_[i].span_begin);
   }
   parts_.push_back(part);
   slot_begin_.push_back(num_slots_);
-  num_spans_.push_back(num_states(earlier.end));
+  num_spans_.push_back(num_states(asked.end));
   num_slots_ += rows.num_rows * compute_.num_heads() * num_spans_.back();
   return absl::OkStatus();
 }

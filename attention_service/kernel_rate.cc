@@ -69,6 +69,7 @@ AttentionFacts ProbeFactsOf(const AttentionFacts& facts, AttentionSum sum) {
   one_layer.config.qkv_bias = false;
   one_layer.config.output_bias = false;
   one_layer.config.qk_norm = QkNorm::kNone;
+  one_layer.config.is_causal = true;
   return one_layer;
 }
 

@@ -19,7 +19,8 @@ namespace moebius {
 /// A model's attention of which only the heads are known: one layer, a narrow hidden row.
 AttentionFacts FactsOfHeads(const AttentionHeads& heads, int64_t span);
 
-/// What probes time of a model: one layer with a narrow hidden row, without biases and norms.
+/// What probes time of a model: one layer with a narrow hidden row, without biases and norms, and
+/// causal, so that keys can come before timed rows.
 AttentionFacts ProbeFactsOf(const AttentionFacts& facts, AttentionSum sum);
 /// Its random weights, always the same.
 AttentionLayerWeights MakeProbeLayer(const AttentionFacts& facts);

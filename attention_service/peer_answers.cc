@@ -236,8 +236,8 @@ bool PeerAnswers::IsCommitted(const Message& message) const {
     const Committed* committed = FindCommitted(part.session);
     if (committed == nullptr) continue;
     const SessionSpans& spans = committed->spans;
-    const int64_t first_own = spans.SpanPositions(spans.SpanOf(part.position_begin)).begin;
-    if (first_own > committed->length) return false;
+    const int64_t end = spans.SpanPositions(spans.EndOfAskedSpans(part.position_begin)).begin;
+    if (end > committed->length) return false;
   }
   return true;
 }

@@ -258,11 +258,11 @@ void SpanCompute::FoldSlots(StateSlots& slots, const RowStates& row, absl::Span<
     return {.acc = slots.acc.rows().span(slot),
             .m = slots.m[index],
             .l = slots.l[index],
-            .num_keys = geometry_.NumVisibleKeys(span, row.position, row.window)};
+            .num_keys = geometry_.NumKeysIn(span, row.keys)};
   };
-  const int64_t first = geometry_.FirstSpan(row.position, row.window);
+  const int64_t first = geometry_.SpanOf(row.keys.begin);
   Partial fold = state(first);
-  for (int64_t span = first + 1; span < geometry_.NumSpans(row.position + 1); ++span) {
+  for (int64_t span = first + 1; span < geometry_.NumSpans(row.keys.end); ++span) {
     MergePartial(state(span), fold);
   }
   NormalizePartial(fold, out);

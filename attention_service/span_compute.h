@@ -81,8 +81,7 @@ class SpanCompute {
   struct RowStates {
     int64_t slot = 0;
     int64_t first_span = 0;
-    int64_t position = 0;
-    KeyWindow window;
+    PositionRange keys;  // that the row sees
   };
   /// bf16(acc / l) of one row and head: the fold of its states, into `out` [v_head_dim].
   void FoldSlots(StateSlots& slots, const RowStates& row, absl::Span<Bf16> out) const;

@@ -74,13 +74,13 @@ void SpanSum::FoldSplitRows(MutableBf16Rows out) {
     const SplitRows& split = split_[i];
     if (split.spans.size() == 0) continue;
     const RoleRows& part = rows_.rows[i];
+    const SessionSpans spans = SpansOf(part, compute_.geometry());
     const auto fold = [&](int64_t index, int) {
       Bf16* row = out.row(part.row_begin + index / heads);
       compute_.FoldSlots(slots_,
                          {.slot = split.slot_begin + index * split.spans.size(),
                           .first_span = split.spans.begin,
-                          .position = part.position_begin + index / heads,
-                          .window = window_},
+                          .keys = spans.KeysOf(part.position_begin + index / heads, window_)},
                          absl::MakeSpan(row + index % heads * width, static_cast<size_t>(width)));
     };
     if (parallel) {

@@ -45,7 +45,8 @@ void SpanTaskRunner::Run(const SpanTask& task, const SpanTaskInput& input,
     }
   }
   if (!task.finishes) return;
-  const bool has_later = task.span_end < spans_->NumSpans(PositionOf(num_rows_ - 1) + 1);
+  const bool has_later =
+      task.span_end < spans_->NumSpans(spans_->KeyEnd(PositionOf(num_rows_ - 1)));
   if (has_later) {
     StoreFold(task, output.carry);
   } else {
@@ -73,8 +74,7 @@ void SpanTaskRunner::RunCarried(const SpanTask& task, const SpanTaskInput& input
   SwapWithFold(form_ == AttentionForm::kAbsorbed ? value_acc_ : acc_);
   if (output.carry.is_kept()) return StoreFold(task, output.carry);
   for (int64_t r = 0; r < num_rows_; ++r) {
-    const int64_t position = PositionOf(r);
-    fold_keys_[static_cast<size_t>(r)] = position + 1 - window_.FirstKey(position);
+    fold_keys_[static_cast<size_t>(r)] = spans_->KeysOf(PositionOf(r), window_).size();
   }
   Finish(task, input, output);
 }
@@ -195,10 +195,11 @@ void SpanTaskRunner::PrepareQueries(const SpanTask& task, const SpanTaskInput& i
 
 void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span) {
   const PositionRange positions = spans_->SpanPositions(span);
-  const int64_t last_position = PositionOf(num_rows_ - 1);
-  // Rows before the span, and those whose window has left it, see nothing of it; whole tiles of
-  // them are left out.
-  const int64_t first_position = std::max(positions.begin, position_begin_);
+  const int64_t last_key_end = spans_->KeyEnd(PositionOf(num_rows_ - 1));
+  // Rows before the span, unless they see the whole prompt, and those whose window has left it, see
+  // nothing of it; whole tiles of them are left out.
+  const bool all_see_it = positions.begin < spans_->KeyEnd(position_begin_);
+  const int64_t first_position = all_see_it ? position_begin_ : positions.begin;
   first_row_ = (first_position - position_begin_) * num_heads_;
   row_end_ = num_rows_;
   if (window_.is_bounded()) {
@@ -209,7 +210,7 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
   const SpanStates states{acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)};
   if (spans_->is_canonical()) ClearStates(states.Slice(row_begin, num_rows_));
 
-  const int64_t key_end = std::min(positions.end, last_position + 1);
+  const int64_t key_end = std::min(positions.end, last_key_end);
   int64_t key = std::max(positions.begin, window_.FirstKey(first_position));
   while (key < key_end) {
     const KvView::Block block =
@@ -221,7 +222,7 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
     for (int64_t begin = row_begin; begin < row_end_; begin += kMaxTileRows) {
       const int64_t end = std::min(num_rows_, begin + kMaxTileRows);
       const int64_t first_seen = window_.FirstKey(PositionOf(begin));
-      if (PositionOf(end - 1) < keys.begin || first_seen >= keys.end) continue;
+      if (spans_->KeyEnd(PositionOf(end - 1)) <= keys.begin || first_seen >= keys.end) continue;
       VisibleKeys visible[kMaxTileRows];
       const auto in_block = [&](int64_t at) {
         return static_cast<int32_t>(std::clamp(at, keys.begin, keys.end) - block.begin);
@@ -229,7 +230,8 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
       for (int64_t r = begin; r < end;) {
         const int64_t row = r / num_heads_;  // its heads see the same
         const int64_t position = position_begin_ + row;
-        const VisibleKeys seen{in_block(window_.FirstKey(position)), in_block(position + 1)};
+        const VisibleKeys seen{in_block(window_.FirstKey(position)),
+                               in_block(spans_->KeyEnd(position))};
         for (; r < std::min(end, (row + 1) * num_heads_); ++r) visible[r - begin] = seen;
       }
       AccumulateKeyBlock(kernels_, shape_, tiles_[static_cast<size_t>(begin / kMaxTileRows)],
@@ -244,7 +246,8 @@ SpanTaskRunner::BlockView SpanTaskRunner::View(const SpanTask& task, const SpanT
   if (input.form == AttentionForm::kGrouped) {
     return {layout_.keys(block.data, task.key_group), layout_.values(block.data, task.key_group)};
   }
-  const int64_t num_keys = std::min(facts_.key_block, PositionOf(num_rows_ - 1) + 1 - block.begin);
+  const int64_t key_end = spans_->KeyEnd(PositionOf(num_rows_ - 1));
+  const int64_t num_keys = std::min(facts_.key_block, key_end - block.begin);
   const Bf16Rows latents = layout_.latents(block.data, num_keys);
   if (input.form == AttentionForm::kExpanded) {
     return ExpandBlock(input.weights->heads[static_cast<size_t>(task.key_group)], latents);
@@ -382,7 +385,8 @@ void SpanTaskRunner::LoadFold(const SpanTask& task, const FoldCarry& carry) {
     std::copy_n(carry.acc.row(from), carry.acc.width, fold_acc_.rows().row(r));
     fold_m_[static_cast<size_t>(r)] = carry.m[from];
     fold_l_[static_cast<size_t>(r)] = carry.l[from];
-    const int64_t seen = std::min(PositionOf(r) + 1, seen_end) - window_.FirstKey(PositionOf(r));
+    const PositionRange keys = spans_->KeysOf(PositionOf(r), window_);
+    const int64_t seen = std::min(keys.end, seen_end) - keys.begin;
     fold_keys_[static_cast<size_t>(r)] = std::max<int64_t>(0, seen);
   }
 }

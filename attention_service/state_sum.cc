@@ -75,12 +75,12 @@ void StateSum::FinishBatch(Batch& batch) {
     const RoleRows& part = batch.rows.rows[i];
     const SessionSpans spans = SpansOf(part, compute_.geometry());
     const SpanRange seen = SeenSpans(part);
-    const SpanRange earlier{seen.begin, spans.SpanOf(part.position_begin)};
+    const SpanRange asked{seen.begin, spans.EndOfAskedSpans(part.position_begin)};
     const size_t first_owner = batch.owners.size();
     if (!is_canonical()) batch.owners.push_back(OwnerOf(shard_.rank, part));
     for (int32_t holder = 0; holder < shard_.num_ranks; ++holder) {
       const int64_t num_spans =
-          NumStatesOf(spans, earlier, part.first_rank, {holder, shard_.num_ranks});
+          NumStatesOf(spans, asked, part.first_rank, {holder, shard_.num_ranks});
       if (holder == shard_.rank || num_spans == 0) continue;
       batch.needs.push_back({.holder = holder,
                              .session_index = part.session_index,
@@ -200,11 +200,11 @@ void StateSum::Fold(const Batch& batch, MutableBf16Rows out) {
       return FoldOwners(batch, i, row, absl::MakeSpan(to, static_cast<size_t>(width)));
     }
     const SpanRange seen = SeenSpans(part);
+    const SessionSpans spans = SpansOf(part, compute_.geometry());
     compute_.FoldSlots(slots_,
                        {.slot = batch.slot_begin[i] + row * seen.size(),
                         .first_span = seen.begin,
-                        .position = part.position_begin + row / heads,
-                        .window = window_},
+                        .keys = spans.KeysOf(part.position_begin + row / heads, window_)},
                        absl::MakeSpan(to, static_cast<size_t>(width)));
   });
 }

@@ -206,6 +206,7 @@ void AddServe(CommandLine& line) {
        {"Cluster", "--advertise", "HOST:PORT", &flags.advertise, "How they reach --listen"},
        {"Machine", "--threads", "N", &flags.threads, "What CPU affinity and cgroup allow"},
        {"Machine", "--tier", "NAME", &flags.tier, "Kernels; the best that run here"},
+       {"Machine", "--row-budget", "N", &flags.row_budget, "Rows of one step; 512"},
        {"Machine", "--chunk", "N", &flags.chunk, "Prompt tokens in one step"},
        {"Machine", "--kv-budget", "BYTES", &flags.kv_budget,
         "Memory of all KV pools together, as 512MiB"},

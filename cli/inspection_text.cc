@@ -22,14 +22,18 @@ std::string FormatParameters(int64_t count) {
   return FormatCount(count);
 }
 
+absl::string_view MaskWords(const AttentionConfig& attention) {
+  return attention.is_causal ? "" : ", not causal: a prompt's rows see all of it";
+}
+
 std::string AttentionLine(const AttentionConfig& attention) {
   if (attention.mla.has_value()) {
-    return absl::StrCat("latent, ", attention.num_query_heads, " heads of ",
-                        attention.mla->qk_nope_dim, " + ", attention.mla->qk_rope_dim, ", values ",
-                        attention.v_head_dim, ", kv rank ", attention.mla->kv_lora_rank,
-                        attention.mla->q_lora_rank > 0
-                            ? absl::StrCat(", q rank ", attention.mla->q_lora_rank)
-                            : "");
+    return absl::StrCat(
+        "latent, ", attention.num_query_heads, " heads of ", attention.mla->qk_nope_dim, " + ",
+        attention.mla->qk_rope_dim, ", values ", attention.v_head_dim, ", kv rank ",
+        attention.mla->kv_lora_rank,
+        attention.mla->q_lora_rank > 0 ? absl::StrCat(", q rank ", attention.mla->q_lora_rank) : "",
+        MaskWords(attention));
   }
   return absl::StrCat("grouped queries, ", attention.num_query_heads, " heads of ",
                       attention.qk_head_dim, ", ", attention.num_kv_heads, " key heads",
@@ -37,7 +41,8 @@ std::string AttentionLine(const AttentionConfig& attention) {
                           ? absl::StrCat(", ", attention.rope.dim, " elements rotate")
                           : "",
                       attention.qkv_bias ? ", biases" : "",
-                      attention.qk_norm != QkNorm::kNone ? ", q/k norms" : "");
+                      attention.qk_norm != QkNorm::kNone ? ", q/k norms" : "",
+                      MaskWords(attention));
 }
 
 std::string ExpertLine(const ModelConfig& config) {

@@ -122,6 +122,7 @@ absl::StatusOr<AttentionFacts> ReadHeads(const PlanAttentionFlags& flags,
     if (is_per_degree && !flags.attention_layout.has_value()) inputs->options.layout = facts.layout;
   }
   AttentionHeads& heads = inputs->heads;
+  if (flags.not_causal) heads.is_causal = false;
   MOEBIUS_RETURN_IF_ERROR(
       ReadAll({{"--query-heads", &flags.query_heads},
                {"--kv-heads", &flags.kv_heads},
@@ -219,14 +220,15 @@ void PrintPlan(const AttentionChoice& choice, const AttentionPlanInputs& inputs)
   }
   const std::string window =
       inputs.heads.window > 0 ? absl::StrCat(" in windows of ", inputs.heads.window) : "";
+  const std::string mask = inputs.heads.is_causal ? "" : ", not causal";
   const std::string sum =
       inputs.options.sum == AttentionSum::kPerDegree
           ? absl::StrCat("per-degree sum, ", AttentionLayoutName(inputs.options.layout))
           : "canonical sum";
   absl::PrintF(
-      "\n%d new tokens over %d keys%s, %s; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
+      "\n%d new tokens over %d keys%s%s, %s; a rank: %.3g FLOP/s, %.3g B/s, %.3g s a "
       "message%s\n",
-      inputs.work.new_tokens, inputs.work.keys(), window, sum, inputs.rates.flops,
+      inputs.work.new_tokens, inputs.work.keys(), window, mask, sum, inputs.rates.flops,
       inputs.rates.bandwidth, inputs.rates.latency, inputs.is_measured ? " (measured here)" : "");
 }
 
@@ -253,6 +255,7 @@ Json AttentionPlanToJson(const AttentionChoice& choice, const AttentionPlanInput
                              {"new_tokens", Json::Integer(inputs.work.new_tokens)},
                              {"cached_tokens", Json::Integer(inputs.work.cached_tokens)},
                              {"window", Json::Integer(inputs.heads.window)},
+                             {"causal", Json::Boolean(inputs.heads.is_causal)},
                              {"span", Json::Integer(inputs.options.span)}});
   Json json = Json::Object({{"choice", Json::String(AttentionMethodName(choice.method))},
                             {"reason", Json::String(choice.reason)},
@@ -296,6 +299,10 @@ void AddPlan(CLI::App& app, PlanAttentionFlags& flags) {
        {"Numerics", "--span", "N", &flags.span, "Keys of a span; the model's, or 1024"},
        {"Numerics", "--return-bytes", "N", &flags.return_bytes,
         "Bytes of a returned partial's element; implies per-degree; 4"}});
+  command
+      .add_flag("--not-causal", flags.not_causal,
+                "Every query sees the whole prompt; the model's, or causal")
+      ->group("Heads");
   command.add_flag("--json", flags.json, "One JSON object on stdout");
 }
 

@@ -23,6 +23,7 @@ struct PlanAttentionFlags {
   std::optional<std::string> ranks, ulysses_ranks, span, return_bytes;
   std::optional<std::string> attention_sum, attention_layout;
   std::optional<std::string> flops, bandwidth, latency;
+  bool not_causal = false;
   bool json = false;
 };
 

@@ -107,6 +107,7 @@ absl::StatusOr<ServeOptions> ParseServeFlags(const ServeFlags& flags) {
           ReplicasThatFit(**checkpoint, options.num_experts, kv_budget, ReadHostMemory());
     }
   }
+  PassOn("--row-budget", flags.row_budget, &options.router_flags);
   PassOn("--chunk", flags.chunk, &options.router_flags);
   PassOn("--attention-method", flags.attention_method, &options.router_flags);
   PassOn("--attention-rates", flags.attention_rates, &options.router_flags);

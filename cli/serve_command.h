@@ -25,7 +25,7 @@ struct ServeFlags {
   std::optional<std::string> attention_layout;
   std::optional<std::string> dtype;
   std::optional<std::string> tier;
-  std::optional<std::string> chunk;
+  std::optional<std::string> row_budget, chunk;
   std::optional<std::string> attention_method;
   std::optional<std::string> attention_rates;
   std::optional<std::string> transport;

@@ -9,6 +9,7 @@
 
 #include "moebius/base/status.h"
 #include "moebius/routing/assignments.h"
+#include "router_service/admission.h"
 #include "router_service/dry_run.h"
 
 namespace moebius {
@@ -70,6 +71,9 @@ absl::StatusOr<ForcedLogits> RunForced(const ModelConfig& config, RowPipeline& p
   MOEBIUS_RETURN_IF_ERROR(CheckPrompt(token_ids, config.vocab_size, config.max_positions));
   ForcedLogits forced;
   forced.num_tokens = static_cast<int64_t>(token_ids.size());
+  if (!config.attention.is_causal) {
+    MOEBIUS_RETURN_IF_ERROR(CheckFitsOneStep(forced.num_tokens, chunk_rows));
+  }
   MOEBIUS_RETURN_IF_ERROR(CheckRows(rows, forced.num_tokens));
   forced.num_experts = config.gate.num_experts;
   forced.top_k = config.gate.top_k;

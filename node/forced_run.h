@@ -16,8 +16,9 @@ namespace moebius {
 /// logits of `rows` (ascending; empty: all) and what every gate chose. The session is ended
 /// afterwards. Nothing else may use the pipeline meanwhile. On an executor thread where the ports
 /// are direct.
-/// INVALID_ARGUMENT for no ids, ids outside the vocabulary, rows out of range or not ascending, and
-/// values that are not finite; else what a step says.
+/// INVALID_ARGUMENT for no ids, ids outside the vocabulary, rows out of range or not ascending,
+/// more than `chunk_rows` ids where attention is not causal, and values that are not finite; else
+/// what a step says.
 absl::StatusOr<ForcedLogits> RunForced(const ModelConfig& config, RowPipeline& pipeline,
                                        int64_t chunk_rows, absl::Span<const int64_t> token_ids,
                                        absl::Span<const int64_t> rows);

@@ -159,9 +159,10 @@ void AddWeightedValues(const float* probabilities, FloatRows values, absl::Span<
 
 // One head of up to kQueryTile consecutive queries. `queries` [T, qk_head_dim].
 void AttendTile(const AttentionConfig& config, const ReferenceKvCache& cache, int64_t kv_head,
-                int64_t position_begin, int64_t window, FloatRows queries, Array<float>& scores,
-                MutableFloatRows out) {
-  const int64_t num_blocks = (position_begin + queries.num_rows - 1) / kBlockKeys + 1;
+                int64_t position_begin, int64_t prompt_end, int64_t window, FloatRows queries,
+                Array<float>& scores, MutableFloatRows out) {
+  const int64_t last_end = std::max(prompt_end, position_begin + queries.num_rows);
+  const int64_t num_blocks = (last_end - 1) / kBlockKeys + 1;
   scores.Resize(static_cast<size_t>(queries.num_rows * num_blocks * kBlockKeys));
   const MutableFloatRows score_rows(scores.data(), queries.num_rows, num_blocks * kBlockKeys);
   for (int64_t block = 0; block < num_blocks; ++block) {
@@ -176,7 +177,7 @@ void AttendTile(const AttentionConfig& config, const ReferenceKvCache& cache, in
   std::vector<double> sums(width * weights_sums.size());
   std::vector<float> block_sums(width);
   for (int64_t row = 0; row < queries.num_rows; ++row) {
-    const int64_t end = position_begin + row + 1;
+    const int64_t end = std::max(prompt_end, position_begin + row + 1);
     const int64_t first_key = window > 0 ? std::max<int64_t>(0, end - window) : 0;
     weights_sums[static_cast<size_t>(row)] =
         ExponentiateScores(score_rows.span(row), first_key, end);
@@ -244,8 +245,8 @@ void ProjectReferenceAttention(const AttentionConfig& config,
 }
 
 void AttendReference(Executor& executor, const AttentionConfig& config,
-                     const ReferenceKvCache& cache, int64_t position_begin, int64_t window,
-                     FloatRows queries, MutableFloatRows out) {
+                     const ReferenceKvCache& cache, int64_t position_begin, int64_t prompt_end,
+                     int64_t window, FloatRows queries, MutableFloatRows out) {
   const int64_t num_heads = config.num_query_heads;
   const int64_t heads_per_kv_head = config.mla.has_value() ? 1 : num_heads / config.num_kv_heads;
   const int64_t num_tiles = (queries.num_rows + kQueryTile - 1) / kQueryTile;
@@ -256,7 +257,7 @@ void AttendReference(Executor& executor, const AttentionConfig& config,
     const int64_t end = std::min(begin + kQueryTile, queries.num_rows);
     const int64_t head = index % num_heads;
     const int64_t key_dim = config.qk_head_dim, value_dim = config.v_head_dim;
-    AttendTile(config, cache, head / heads_per_kv_head, position_begin + begin, window,
+    AttendTile(config, cache, head / heads_per_kv_head, position_begin + begin, prompt_end, window,
                queries.Slice(begin, end).Columns(head * key_dim, (head + 1) * key_dim),
                scores[static_cast<size_t>(thread_index)],
                out.Slice(begin, end).Columns(head * value_dim, (head + 1) * value_dim));

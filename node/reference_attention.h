@@ -64,13 +64,13 @@ void ProjectReferenceAttention(const AttentionConfig& config,
                                FloatRows normed, int64_t position_begin, MutableFloatRows queries,
                                ReferenceKvCache& cache);
 
-/// Causal softmax attention over the cached positions up to each query's own: the last `window` of
-/// them, its own included, or with 0 all.
+/// Softmax attention over the cached positions up to each query's own, or up to `prompt_end` where
+/// that is behind it (0: causal): the last `window` of them, or with 0 all.
 ///
 /// `queries` as above → `out` [T, heads · v_head_dim]. Scores are fp32, normalisation is in double.
 /// Call on an executor thread.
 void AttendReference(Executor& executor, const AttentionConfig& config,
-                     const ReferenceKvCache& cache, int64_t position_begin, int64_t window,
-                     FloatRows queries, MutableFloatRows out);
+                     const ReferenceKvCache& cache, int64_t position_begin, int64_t prompt_end,
+                     int64_t window, FloatRows queries, MutableFloatRows out);
 
 }  // namespace moebius

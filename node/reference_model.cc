@@ -197,7 +197,9 @@ void ReferenceSequence::RunAttention(size_t layer, MutableFloatRows residual) {
   });
   RowBatch<float> attended(residual.num_rows,
                            int64_t{attention.num_query_heads} * attention.v_head_dim);
-  AttendReference(executor_, attention, cache, num_tokens_,
+  // What comes first is the prompt.
+  const bool sees_all = !attention.is_causal && num_tokens_ == 0;
+  AttendReference(executor_, attention, cache, num_tokens_, sees_all ? residual.num_rows : 0,
                   attention.WindowOf(static_cast<int64_t>(layer)), queries.rows(), attended.rows());
   ForTiles(executor_, residual.num_rows, [&](int64_t begin, int64_t end) {
     RowBatch<float> output(end - begin, residual.width);

@@ -68,10 +68,11 @@ class ReferenceSequence {
   /// Both must outlive the sequence.
   ReferenceSequence(const ReferenceModel& model, Executor& executor);
 
-  /// Appends `token_ids` and returns their choices, and logits of `rows`: indices into `token_ids`,
-  /// ascending, distinct; empty keeps all. INVALID_ARGUMENT, with nothing appended, for an id
-  /// outside the vocabulary, a row out of range or a sequence longer than the model's positions;
-  /// DATA_LOSS when an activation is not finite: the sequence is then of no more use.
+  /// Appends `token_ids`, the first time as the prompt, and returns their choices, and logits of
+  /// `rows`: indices into `token_ids`, ascending, distinct; empty keeps all. INVALID_ARGUMENT, with
+  /// nothing appended, for an id outside the vocabulary, a row out of range or a sequence longer
+  /// than the model's positions; DATA_LOSS when an activation is not finite: the sequence is then
+  /// of no more use.
   absl::StatusOr<ForcedLogits> Append(absl::Span<const int64_t> token_ids,
                                       absl::Span<const int64_t> rows);
 

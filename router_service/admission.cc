@@ -40,6 +40,9 @@ absl::StatusOr<int64_t> EffectiveMaxTokens(const GenerateRequest& request,
                                          limit, " for prompt and answer together")),
                     "shorten the prompt; nothing is cut off unasked");
   }
+  if (options.schedule.whole_prompts) {
+    MOEBIUS_RETURN_IF_ERROR(CheckFitsOneStep(prompt_tokens, options.schedule.prompt_rows()));
+  }
   const int64_t room = limit - prompt_tokens;
   if (!request.max_tokens.has_value()) return std::min(options.default_max_tokens, room);
   if (*request.max_tokens > room) {
@@ -98,6 +101,16 @@ absl::Status FillStops(const GenerateRequest& request, const LeadOptions& option
 }
 
 }  // namespace
+
+absl::Status CheckFitsOneStep(int64_t prompt_tokens, int64_t step_rows) {
+  if (prompt_tokens <= step_rows) return absl::OkStatus();
+  return WithHint(
+      Invalid(absl::StrCat("the prompt has ", prompt_tokens,
+                           " tokens and goes in one step, as this model's attention is not causal; "
+                           "a step holds ",
+                           step_rows)),
+      "shorten the prompt, or start a router with a larger --row-budget (and --chunk, if given)");
+}
 
 absl::StatusOr<AdmittedRequest> AdmitRequest(const GenerateRequest& request,
                                              const LeadOptions& options, const KvPool& pool,

@@ -29,11 +29,16 @@ struct AdmittedRequest {
   int64_t kv_blocks = 0;  // of the whole answer
 };
 
+/// INVALID_ARGUMENT where a prompt has more than the `step_rows` of a step, for models whose
+/// prompts go in one step.
+absl::Status CheckFitsOneStep(int64_t prompt_tokens, int64_t step_rows);
+
 /// Decides whether a request can be run at all, before anything is asked of another service. Pure.
 /// `drawn_id` and `drawn_seed` stand in for what the request leaves unset.
 ///
 /// INVALID_ARGUMENT: no ids; an id outside the vocabulary (position, value and vocabulary size);
-/// prompt + max_tokens above the limit (counts, never negative); a sampling field out of range or
+/// prompt + max_tokens above the limit (counts, never negative); a prompt that goes in one step and
+/// does not fit; a sampling field out of range or
 /// not a number; too many or too long stop strings.
 /// RESOURCE_EXHAUSTED: the answer's KV is larger than the whole pool.
 absl::StatusOr<AdmittedRequest> AdmitRequest(const GenerateRequest& request,

@@ -16,7 +16,8 @@ AttentionHeads HeadsOf(const AttentionConfig& config) {
   AttentionHeads heads{.query_heads = config.num_query_heads,
                        .kv_heads = config.num_kv_heads,
                        .head_dim = config.qk_head_dim,
-                       .value_dim = config.v_head_dim};
+                       .value_dim = config.v_head_dim,
+                       .is_causal = config.is_causal};
   if (config.mla.has_value()) {
     const MlaConfig& mla = *config.mla;
     heads.latent_dim = mla.kv_lora_rank + mla.qk_rope_dim;

@@ -63,7 +63,7 @@ ModelInfo DescribeModel(const Checkpoint& checkpoint, absl::string_view model_pa
 }
 
 std::vector<Limit> DescribeLimits(const LeadOptions& options, const KvPool& pool) {
-  return {
+  std::vector<Limit> limits{
       {"max_positions", options.max_positions, kInvalid, "tokens of prompt and answer together"},
       {"kv_capacity_tokens", pool.num_blocks * pool.block_tokens, kExhausted,
        "KV slots of one request: prompt + max_tokens - 1"},
@@ -85,6 +85,11 @@ std::vector<Limit> DescribeLimits(const LeadOptions& options, const KvPool& pool
       {"chunk_rows", options.schedule.chunk_rows, "", "rows of one prompt in one step"},
       {"max_forward_rows", options.schedule.row_budget, kExhausted, "rows of one Forward"},
   };
+  if (options.schedule.whole_prompts) {
+    limits.push_back({"max_prompt_tokens", options.schedule.prompt_rows(), kInvalid,
+                      "tokens of a prompt, which goes in one step"});
+  }
+  return limits;
 }
 
 LeadFront::LeadFront(Parts parts, Facts facts, const Clock& clock)
@@ -180,6 +185,11 @@ absl::StatusOr<RouteAnswer> LeadFront::Route(const RouteRequest& request, absl::
                                      " tokens, a dry run takes at most ", facts_.max_route_tokens)),
                     "requests wait while a dry run runs: shorten the prompt");
   }
+  const int64_t step_rows = facts_.options.schedule.row_budget;
+  if (!config.attention.is_causal) {
+    MOEBIUS_RETURN_IF_ERROR(
+        CheckFitsOneStep(static_cast<int64_t>(request.token_ids.size()), step_rows));
+  }
   Placement placement;
   if (request.num_services.has_value()) {
     MOEBIUS_ASSIGN_OR_RETURN(placement, MakeRoutePlacement(config, *request.num_services));
@@ -190,7 +200,7 @@ absl::StatusOr<RouteAnswer> LeadFront::Route(const RouteRequest& request, absl::
 
   DryRun run;
   run.token_ids = request.token_ids;
-  run.chunk_rows = facts_.options.schedule.row_budget;
+  run.chunk_rows = step_rows;
   GateRecord gate{LayerId(request.layer)};
   absl::Status status;
   MOEBIUS_RETURN_IF_ERROR(parts_.lead->RunBetweenSteps(

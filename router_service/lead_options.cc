@@ -24,6 +24,7 @@ LeadOptions BuildLeadOptions(const Checkpoint& checkpoint, int64_t row_budget, i
   LeadOptions options;
   options.schedule.row_budget = row_budget;
   options.schedule.chunk_rows = chunk_rows > 0 ? chunk_rows : row_budget;
+  options.schedule.whole_prompts = !config.attention.is_causal;
   options.vocab_size = config.vocab_size;
   options.max_positions = config.max_positions;
   options.eos_token_ids = config.eos_token_ids;

@@ -117,9 +117,11 @@ class RouterCore::Impl {
     RemoteAttention::Options options;
     options.num_ranks = core.num_attention;
     options.hidden_size = parts_.checkpoint->config().hidden_size;
+    const bool is_causal = parts_.checkpoint->config().attention.is_causal;
     options.geometry =
         SpanGeometry(numerics.span, numerics.key_block, *ParseAttentionSum(numerics.attention_sum),
-                     core.num_attention, *ParseAttentionLayout(numerics.attention_layout));
+                     core.num_attention, *ParseAttentionLayout(numerics.attention_layout),
+                     is_causal ? PromptMask::kCausal : PromptMask::kWhole);
     options.pool = PoolOfRanks(*parts_.roster, options.geometry);
     options.term = core.term;
     options.method.forced = core.attention_method;

@@ -54,6 +54,7 @@ SessionDemand Session::Demand() const {
   demand.priority = priority();
   demand.arrival = arrival();
   demand.pending_rows = num_pending();
+  demand.prompt_rows = std::max<int64_t>(0, prompt_length_ - num_run_);
   demand.decoding = num_run_ >= prompt_length_ && num_pending() == 1;
   demand.paused = paused_since_ != absl::InfiniteDuration();
   return demand;

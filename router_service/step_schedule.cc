@@ -52,8 +52,12 @@ absl::Span<const ScheduledRows> StepScheduler::Build(absl::Span<const SessionDem
   Select(sessions, false, prompts_);
 
   // Decoding is what people wait for, but a full house of it must not keep a prompt out for ever.
-  const bool full = static_cast<int64_t>(decodes_.size()) >= limits.row_budget;
-  const int64_t kept = full && !prompts_.empty() && turn % 8 == 0 ? 1 : 0;
+  int64_t least = 1;  // rows of the first prompt
+  if (limits.whole_prompts && !prompts_.empty()) {
+    least = std::clamp<int64_t>(prompts_[0].prompt_rows, 1, limits.row_budget);
+  }
+  const bool full = static_cast<int64_t>(decodes_.size()) > limits.row_budget - least;
+  const int64_t kept = full && !prompts_.empty() && turn % 8 == 0 ? least : 0;
 
   schedule_.clear();
   ScheduleDecodes(limits.row_budget - kept, turn);
@@ -61,6 +65,7 @@ absl::Span<const ScheduledRows> StepScheduler::Build(absl::Span<const SessionDem
   for (const SessionDemand& prompt : prompts_) {
     if (budget == 0) break;
     const int64_t rows = std::min({prompt.pending_rows, limits.chunk_rows, budget});
+    if (limits.whole_prompts && rows < prompt.prompt_rows) continue;
     schedule_.push_back({prompt.session, rows});
     budget -= rows;
   }

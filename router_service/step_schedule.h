@@ -18,6 +18,7 @@ struct SessionDemand {
   int64_t pending_rows = 0;  // tokens whose KV is not written yet; 1 for a session that decodes
   bool decoding = false;     // all its prompt has been run
   bool paused = false;       // its reader is behind: no rows until there is room
+  int64_t prompt_rows = 0;   // of the pending ones, the first: those of the prompt
 };
 
 /// Rows that a session gets in the next step.
@@ -28,8 +29,12 @@ struct ScheduledRows {
 };
 
 struct ScheduleLimits {
-  int64_t row_budget = 512;  // rows of one step, >= 1
-  int64_t chunk_rows = 512;  // rows of one prompt in one step, >= 1
+  int64_t row_budget = 512;    // rows of one step, >= 1
+  int64_t chunk_rows = 512;    // rows of one prompt in one step, >= 1
+  bool whole_prompts = false;  // a prompt goes in one step: its rows see all of it
+
+  /// Rows of one prompt that a step can hold.
+  int64_t prompt_rows() const { return chunk_rows < row_budget ? chunk_rows : row_budget; }
 };
 
 /// Chooses the rows of the next step. Deterministic: a function of the arguments of Build alone,
@@ -43,6 +48,8 @@ struct ScheduleLimits {
 ///    among equals, so that nobody waits for ever.
 /// 5. One row of the budget is kept for the first waiting prompt in every eighth step where
 ///    decoding sessions alone would fill it.
+/// 6. With whole_prompts a prompt has all its rows in a step or none; rule 5 then keeps as many as
+///    the first waiting one has. One with more than prompt_rows() never runs: admission refuses it.
 ///
 /// Not thread-safe: Build's memory is used again, and allocated only where there are more sessions
 /// than before.

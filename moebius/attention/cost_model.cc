@@ -109,19 +109,19 @@ MethodCost HeadCost(const CostTerms& terms, int32_t num_parts) {
   cost.compute_seconds =
       terms.SecondsOf(terms.flops / r * head_share * imbalance +
                       terms.Expand(terms.keys, static_cast<double>(most_query_heads)));
-  const bool is_window = terms.is_canonical() && terms.heads.window > 0;
+  const bool is_counted = terms.is_canonical() && terms.counts_reach();
   const double key_rows = r > 1 ? terms.tokens : terms.keys;
   double heads_bytes = (u - 1) / (u * terms.n) *
                        (terms.tokens * terms.row_bytes + key_rows * terms.head_bytes * sum_kv);
   double rounds_bytes = (r - 1) / r * terms.keys * terms.head_bytes * sum_kv / u;
-  if (is_window) {
-    // Keys come in rounds that leave out what no window reaches.
+  if (is_counted) {
+    // Keys come in rounds that leave out what no row sees.
     heads_bytes = (u - 1) / (u * terms.n) * terms.tokens * terms.row_bytes;
     rounds_bytes = terms.ForeignKeyHeads(num_parts, sum_kv) * terms.head_bytes;
   }
   cost.bytes = heads_bytes;
   cost.exposed_seconds = 2 * terms.rates.latency + heads_bytes / terms.rates.bandwidth;
-  if (r > 1 || is_window) AddRounds(terms, cost.compute_seconds, rounds_bytes, r, cost);
+  if (r > 1 || is_counted) AddRounds(terms, cost.compute_seconds, rounds_bytes, r, cost);
   const double kv_row = terms.head_bytes * static_cast<double>(most_kv_heads);
   const double two_rounds = 4 * terms.n * static_cast<double>(terms.options.span);
   const double live = r == 1                 ? terms.keys
@@ -186,6 +186,11 @@ absl::Status ValidateCostInputs(const AttentionHeads& heads, const AttentionWork
   }
   if (heads.window < 0 || heads.window > (int64_t{1} << 32)) {
     return refuse("a window of ", heads.window, " keys; 0 is none");
+  }
+  if (!heads.is_causal && (heads.window > 0 || work.cached_tokens > 0)) {
+    return refuse(
+        "attention that is not causal has no windows and no cached tokens: a prompt is "
+        "computed whole");
   }
   if (heads.head_dim < 1 || heads.head_dim > kMax || heads.value_dim < 1 ||
       heads.value_dim > kMax) {

@@ -34,7 +34,8 @@ struct AttentionHeads {
   /// MLA: FLOP that make one head's key and value of one token from the latent.
   int64_t expand_flops = 0;
   int64_t element_bytes = 2;
-  int64_t window = 0;  // a query sees so many keys, its own included; 0: all
+  int64_t window = 0;     // a query sees so many keys, its own included; 0: all
+  bool is_causal = true;  // false: a prompt's queries see all of it; no window, no cached tokens
 };
 
 struct AttentionWork {
@@ -77,10 +78,11 @@ struct MethodCost {
 absl::Status ValidateCostInputs(const AttentionHeads& heads, const AttentionWork& work,
                                 const RankRates& rates, const CostOptions& options);
 
-/// Query-key pairs that are computed: causal, keys of the cache before all queries.
+/// Query-key pairs that are computed: causal, keys of the cache before all queries; not causal,
+/// every query and every key.
 double AttentionPairs(const AttentionHeads& heads, const AttentionWork& work);
 /// FLOP of all of them, 2 · Hq · (d + dv) each; for d = dv and no window
-/// 4 · Hq · d · (T · P + T(T + 1)/2).
+/// 4 · Hq · d · (T · P + T(T + 1)/2), or not causal 4 · Hq · d · T².
 double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 
 /// Inputs that passed ValidateCostInputs.
@@ -94,8 +96,8 @@ double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 ///   Ulysses              (N−1)/N² · (T · q + S · w · Σ_u |KV(u)| / Hkv)
 ///   2-D                  (U−1)/U · (T/N) · (q + w · Σ_u |KV(u)| / Hkv)
 ///                        + (R−1)/R · S · w · Σ_u |KV(u)| / (Hkv · U)
-/// With a window, canonical, where a span travels only to rows that see a key of it (key_reach.h),
-/// of groups of one rank, or of U:
+/// With a window or not causal, canonical, where a span travels only to ranks with rows that see a
+/// key of it (key_reach.h), of groups of one rank, or of U:
 ///   all-gather, pass-KV  (seen − own positions) / N · w
 ///   pass-Q               foreign queries / N · Hq · d · e, and back
 ///                        foreign states / N · Hq · (4 · dv + 8)
@@ -104,7 +106,8 @@ double AttentionFlops(const AttentionHeads& heads, const AttentionWork& work);
 /// per-degree the new tokens are cut as a prompt of their own (shard_ranges.h), and cached keys are
 /// shared evenly; a rank whose rows see its own keys alone is sent none, which is not counted. The
 /// slowest rank's causal work without a cache is that of a mean one times 2 −
-/// 1/N under contiguous, about 1 under zigzag and, from some blocks for each rank on, striped. A
+/// 1/N under contiguous, about 1 under zigzag and, from some blocks for each rank on, striped; not
+/// causal it is about 1 under all. A
 /// latent counts as one KV head that every rank needs. Without keys in the cache 2-D's formula is
 /// exact; cached keys of the own group are counted as if they came across the groups.
 MethodCost PredictCost(AttentionMethod method, const AttentionHeads& heads,

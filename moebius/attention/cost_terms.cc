@@ -20,6 +20,18 @@ double VisibleKeys(int64_t begin, int64_t end, int64_t most) {
   return rising + static_cast<double>(end - bend) * static_cast<double>(most);
 }
 
+double Product(int64_t a, int64_t b) { return static_cast<double>(a) * static_cast<double>(b); }
+
+// How the canonical sum cuts a session, as far as costs go.
+SpanGeometry GeometryOf(const AttentionHeads& heads, const CostOptions& options) {
+  return {options.span,
+          32,
+          AttentionSum::kCanonical,
+          options.num_ranks,
+          AttentionLayout::kZigzag,
+          heads.is_causal ? PromptMask::kCausal : PromptMask::kWhole};
+}
+
 int64_t MostKeys(const AttentionHeads& heads, const AttentionWork& work) {
   return heads.window > 0 ? std::min(heads.window, work.keys()) : work.keys();
 }
@@ -60,6 +72,7 @@ double MeanHalo(const AttentionWork& work, int64_t window, const CostOptions& op
 }  // namespace
 
 double AttentionPairs(const AttentionHeads& heads, const AttentionWork& work) {
+  if (!heads.is_causal) return Product(work.new_tokens, work.keys());
   return VisibleKeys(work.cached_tokens, work.keys(), MostKeys(heads, work));
 }
 
@@ -99,8 +112,8 @@ CostTerms::CostTerms(const AttentionHeads& heads, const AttentionWork& work, con
 }
 
 double CostTerms::ForeignKeyHeads(int32_t num_parts, double sum_kv) const {
-  const KeyReach reach = ReachOfKeys(rows, SpanGeometry(options.span, 32), {heads.window},
-                                     {options.num_ranks, num_parts});
+  const KeyReach reach =
+      ReachOfKeys(rows, GeometryOf(heads, options), {heads.window}, {options.num_ranks, num_parts});
   return (static_cast<double>(reach.seen_positions) * sum_kv -
           static_cast<double>(reach.own_positions) * sum_kv / num_parts) /
          n;
@@ -120,12 +133,19 @@ void CostTerms::BalanceShards(const AttentionWork& work) {
   const int64_t num_new = work.new_tokens;
   // Of the pairs with a cached key each rank computes as many where the keys are.
   const double of_cache =
-      (AttentionPairs(heads, work) - VisibleKeys(0, num_new, std::min(most, num_new))) / n;
+      heads.is_causal
+          ? (AttentionPairs(heads, work) - VisibleKeys(0, num_new, std::min(most, num_new))) / n
+          : 0;
   std::vector<double> of_keys;
   for (int32_t rank = 0; rank < options.num_ranks; ++rank) {
     double of_rows = 0;
     of_keys.push_back(of_cache);
     const auto add = [&](PositionRange range) {
+      if (!heads.is_causal) {
+        of_rows += Product(range.size(), num_new);
+        of_keys.back() += Product(range.size(), num_new);
+        return;
+      }
       of_rows +=
           VisibleKeys(work.cached_tokens + range.begin, work.cached_tokens + range.end, most);
       // The last key is seen by one row, the one before it by two.
@@ -141,7 +161,7 @@ void CostTerms::BalanceShards(const AttentionWork& work) {
 }
 
 void CostTerms::BalanceSpans(const AttentionWork& work) {
-  const SpanGeometry geometry(options.span, 32);
+  const SpanGeometry geometry = GeometryOf(heads, options);
   const int64_t most = MostKeys(heads, work);
   const int64_t first_row = work.cached_tokens;
   const int64_t end = work.keys();
@@ -152,6 +172,14 @@ void CostTerms::BalanceSpans(const AttentionWork& work) {
   for (int64_t span = 0; span < geometry.NumSpans(end); ++span) {
     const PositionRange range = geometry.SpanPositions(span);
     const auto owner = static_cast<size_t>(OwnerOfSpan(span, options.num_ranks));
+    if (!heads.is_causal) {
+      const int64_t size = std::min(end, range.end) - range.begin;
+      of_rows[owner] += Product(size, end);
+      of_keys[owner] += Product(size, end);
+      seen += tokens;
+      ++num_seen_spans;
+      continue;
+    }
     const int64_t row = std::max(first_row, range.begin);
     of_rows[owner] += VisibleKeys(row, std::min(end, range.end), most);
     // Queries that see a key of the span; the last key is out of a window's sight after `most`
@@ -170,7 +198,7 @@ void CostTerms::BalanceSpans(const AttentionWork& work) {
   row_imbalance = Imbalance(of_rows);
   key_imbalance = Imbalance(of_keys);
   foreign_states = share() * spans_of_row;
-  if (heads.window == 0) return;
+  if (!counts_reach()) return;
   const KeyReach reach = ReachOfKeys(rows, geometry, {heads.window}, {options.num_ranks, 1});
   foreign_keys = static_cast<double>(reach.seen_positions - reach.own_positions) / n;
   foreign_states = tokens > 0 ? static_cast<double>(reach.foreign_states) / tokens : 0;

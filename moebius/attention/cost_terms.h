@@ -23,6 +23,8 @@ struct CostTerms {
     return num_keys * num_heads * static_cast<double>(heads.expand_flops);
   }
   bool is_canonical() const { return options.sum == AttentionSum::kCanonical; }
+  // Canonical: what travels is counted span by span, as it is not the same for all ranks.
+  bool counts_reach() const { return heads.window > 0 || !heads.is_causal; }
   double share() const { return (n - 1) / n; }
   // Rounds of 2N spans of all keys.
   double num_rounds() const { return std::max(1.0, std::ceil(num_spans / (2 * n))); }
@@ -49,8 +51,8 @@ struct CostTerms {
   double foreign_states = 0;      // canonical: spans of others that a row sees, mean
   double foreign_queries = 0;     // rows of queries that a rank sends, mean
 
-  // Canonical, with a window: KV heads of key positions that come to a rank of groups of U, mean;
-  // `sum_kv` of all ranks of a group.
+  // Canonical, where reach is counted: KV heads of key positions that come to a rank of groups of
+  // U, mean; `sum_kv` of all ranks of a group.
   double ForeignKeyHeads(int32_t num_parts, double sum_kv) const;
   // row_imbalance of groups of `size` consecutive ranks that compute their rows together.
   // Canonical: that of the ranks.

@@ -47,6 +47,7 @@ int64_t NumOtherOwners(SpanRange spans, int32_t rank, int32_t num_ranks) {
 
 int64_t NumForeignQueries(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
                           int32_t num_ranks) {
+  const bool sees_whole = geometry.mask() == PromptMask::kWhole;
   int64_t count = 0;
   // Runs of rows of one span that see from the same span on.
   for (int64_t begin = rows.begin; begin < rows.end;) {
@@ -56,7 +57,9 @@ int64_t NumForeignQueries(PositionRange rows, const SpanGeometry& geometry, KeyW
     if (window.is_bounded()) {
       end = std::min(end, geometry.SpanPositions(first).end + window.size - 1);
     }
-    count += (end - begin) * NumOtherOwners({first, own}, SpanOwner(own, 0, num_ranks), num_ranks);
+    const int64_t asked_end = sees_whole ? geometry.NumSpans(rows.end) : own;
+    count +=
+        (end - begin) * NumOtherOwners({first, asked_end}, SpanOwner(own, 0, num_ranks), num_ranks);
     begin = end;
   }
   return count;
@@ -69,11 +72,12 @@ KeyReach ReachOfKeys(PositionRange rows, const SpanGeometry& geometry, KeyWindow
   KeyReach reach;
   if (rows.empty()) return reach;
   reach.foreign_queries = NumForeignQueries(rows, geometry, window, groups.num_ranks);
+  const bool sees_whole = geometry.mask() == PromptMask::kWhole;
   const int64_t first_span = geometry.FirstSpan(rows.begin, window);
   for (int64_t span = first_span; span < geometry.NumSpans(rows.end); ++span) {
     PositionRange keys = geometry.SpanPositions(span);
     // The last key is out of sight from its position + the window's size on.
-    PositionRange seeing{std::max(rows.begin, keys.begin), rows.end};
+    PositionRange seeing{sees_whole ? rows.begin : std::max(rows.begin, keys.begin), rows.end};
     if (window.is_bounded()) seeing.end = std::min(rows.end, keys.end - 1 + window.size);
     if (seeing.empty()) continue;
     keys.end = std::min(keys.end, rows.end);

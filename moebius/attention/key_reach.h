@@ -5,8 +5,8 @@
 
 #include "moebius/attention/span.h"
 
-// How far the keys of one session travel when rows see a window of them: what the canonical sum's
-// methods send, counted from integers. Pure.
+// How far the keys of one session travel when rows see a window of them, or the whole prompt: what
+// the canonical sum's methods send, counted from integers. Pure.
 
 namespace moebius {
 
@@ -30,6 +30,7 @@ struct KeyReach {
   /// the rows of queries that are sent.
   int64_t foreign_queries = 0;
 };
+/// Under PromptMask::kWhole the rows are [0, end), a prompt, and there is no window.
 KeyReach ReachOfKeys(PositionRange rows, const SpanGeometry& geometry, KeyWindow window,
                      RankGroups groups);
 

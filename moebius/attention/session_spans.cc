@@ -8,7 +8,7 @@
 namespace moebius {
 
 SessionSpans::SessionSpans(const SpanGeometry& geometry, int64_t prompt_length)
-    : geometry_(geometry) {
+    : geometry_(geometry), whole_end_(geometry.mask() == PromptMask::kWhole ? prompt_length : 0) {
   if (geometry.is_canonical() || geometry.layout() == AttentionLayout::kStriped) return;
   prompt_length_ = prompt_length;
   num_units_ = prompt_length / unit();
@@ -48,7 +48,7 @@ PositionRange SessionSpans::SpanPositions(int64_t span) const {
 int64_t SessionSpans::NumVisibleKeys(int64_t span, int64_t position, KeyWindow window) const {
   const PositionRange positions = SpanPositions(span);
   const int64_t begin = std::max(positions.begin, window.FirstKey(position));
-  return std::max<int64_t>(0, std::min(positions.end, position + 1) - begin);
+  return std::max<int64_t>(0, std::min(positions.end, KeyEnd(position)) - begin);
 }
 
 int64_t SessionSpans::PositionsInPeriod(int64_t index, int32_t owner, int64_t length) const {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "moebius/attention/span.h"
 
 namespace moebius {
 
-/// The spans of one session: what is owned, sent and summed as one piece. A value.
+/// The spans of one session: what is owned, sent and summed as one piece; and which of its keys a
+/// query sees. A value.
 ///
 /// Canonical: those of the geometry, at absolute positions.
 ///
@@ -35,8 +37,20 @@ class SessionSpans {
   int64_t FirstSpan(int64_t position, KeyWindow window) const {
     return SpanOf(window.FirstKey(position));
   }
+  /// The end of the keys that a query at `position` sees: behind itself, or behind the prompt that
+  /// it sees whole.
+  int64_t KeyEnd(int64_t position) const { return std::max(position + 1, whole_end_); }
+  /// The keys that a query at `position` sees.
+  PositionRange KeysOf(int64_t position, KeyWindow window) const {
+    return {window.FirstKey(position), KeyEnd(position)};
+  }
   /// How many keys of a span a query at `position` sees.
   int64_t NumVisibleKeys(int64_t span, int64_t position, KeyWindow window) const;
+  /// The end of the spans that a query at `position` may see at other ranks: its own span, and of a
+  /// prompt that it sees whole all.
+  int64_t EndOfAskedSpans(int64_t position) const {
+    return position < whole_end_ ? NumSpans(whole_end_) : SpanOf(position);
+  }
 
   /// Per-degree: which part of a rank's keys a span belongs to, ascending. A generated row's state
   /// is a fold of one state for each segment, so that segments can be computed beside each other.
@@ -66,6 +80,7 @@ class SessionSpans {
   int64_t unit() const { return pieces() * geometry_.span(); }
 
   SpanGeometry geometry_;
+  int64_t whole_end_ = 0;  // of the prompt that its rows see whole; 0: they are causal
   // Per-degree. Striped: all positions are as generated ones, behind no prompt.
   int64_t prompt_length_ = 0;
   int64_t num_units_ = 0;        // whole ones

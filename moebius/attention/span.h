@@ -35,6 +35,10 @@ struct KeyWindow {
   friend bool operator==(KeyWindow, KeyWindow) = default;
 };
 
+/// What a row of a prompt sees of that prompt: up to itself, or all of it (a prefix-LM). Generated
+/// rows see what is before them and themselves. A fact of the model; not kCausal has no windows.
+enum class PromptMask { kCausal, kWhole };
+
 /// How the keys of every session are cut, at absolute positions, into spans and key blocks. The
 /// cuts belong to the model: they are the same for every chunking, batch, thread and rank count.
 /// Under the per-degree sum they depend on the number of ranks, on the layout and on the prompt's
@@ -45,12 +49,14 @@ class SpanGeometry {
   /// `span` is a multiple of `key_block`, which is a multiple of 32 (ValidateSpanGeometry). The
   /// canonical sum has no layout: it is left aside.
   SpanGeometry(int64_t span, int64_t key_block, AttentionSum sum = AttentionSum::kCanonical,
-               int32_t num_ranks = 1, AttentionLayout layout = AttentionLayout::kZigzag)
+               int32_t num_ranks = 1, AttentionLayout layout = AttentionLayout::kZigzag,
+               PromptMask mask = PromptMask::kCausal)
       : span_(span),
         key_block_(key_block),
         sum_(sum),
         num_ranks_(num_ranks),
-        layout_(sum == AttentionSum::kPerDegree ? layout : AttentionLayout::kZigzag) {
+        layout_(sum == AttentionSum::kPerDegree ? layout : AttentionLayout::kZigzag),
+        mask_(mask) {
     MOEBIUS_CHECK(key_block > 0 && key_block % 32 == 0);
     MOEBIUS_CHECK(span > 0 && span % key_block == 0);
     MOEBIUS_CHECK_GE(num_ranks, 1);
@@ -60,6 +66,7 @@ class SpanGeometry {
   bool is_canonical() const { return sum_ == AttentionSum::kCanonical; }
   int32_t num_ranks() const { return num_ranks_; }    // per-degree
   AttentionLayout layout() const { return layout_; }  // per-degree
+  PromptMask mask() const { return mask_; }
 
   int64_t span() const { return span_; }
   int64_t key_block() const { return key_block_; }
@@ -80,11 +87,14 @@ class SpanGeometry {
   int64_t FirstSpan(int64_t position, KeyWindow window) const {
     return SpanOf(window.FirstKey(position));
   }
-  /// How many keys of a span a query at `position` sees.
-  int64_t NumVisibleKeys(int64_t span_index, int64_t position, KeyWindow window) const {
+  /// How many of `keys` are in a span.
+  int64_t NumKeysIn(int64_t span_index, PositionRange keys) const {
     const PositionRange span = SpanPositions(span_index);
-    const int64_t begin = std::max(span.begin, window.FirstKey(position));
-    return std::max<int64_t>(0, std::min(span.end, position + 1) - begin);
+    return std::max<int64_t>(0, std::min(span.end, keys.end) - std::max(span.begin, keys.begin));
+  }
+  /// How many keys of a span a causal query at `position` sees.
+  int64_t NumVisibleKeys(int64_t span_index, int64_t position, KeyWindow window) const {
+    return NumKeysIn(span_index, {window.FirstKey(position), position + 1});
   }
   /// How many spans before its own a query at `position` sees keys of.
   int64_t NumEarlierSpans(int64_t position, KeyWindow window) const {
@@ -99,6 +109,7 @@ class SpanGeometry {
   AttentionSum sum_;
   int32_t num_ranks_;
   AttentionLayout layout_;
+  PromptMask mask_;
 };
 
 /// INVALID_ARGUMENT in words when (span, key_block) is not a geometry that the kernels compute.

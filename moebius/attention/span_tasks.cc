@@ -32,7 +32,8 @@ absl::InlinedVector<RoleRows, 2> CutByRole(const SessionRows& session, int32_t s
 
 SpanRange SeenSpansOf(const RoleRows& rows, const SpanGeometry& geometry, KeyWindow window) {
   const SessionSpans spans = SpansOf(rows, geometry);
-  return {spans.FirstSpan(rows.position_begin, window), spans.NumSpans(rows.position_end())};
+  return {spans.FirstSpan(rows.position_begin, window),
+          spans.NumSpans(spans.KeyEnd(rows.position_end() - 1))};
 }
 
 void AppendSpanTasks(const RoleRows& rows, int32_t rows_index, const SpanGeometry& geometry,

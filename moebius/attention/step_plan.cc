@@ -65,4 +65,16 @@ absl::Status ValidateStepPlan(const StepPlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWholePrompts(const StepPlan& plan) {
+  for (const SessionRows& rows : plan.sessions) {
+    if (rows.num_rows == 0 || rows.position_begin >= rows.prompt_length) continue;
+    if (rows.position_begin == 0 && rows.position_end() >= rows.prompt_length) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("step ", plan.step, ", session ", rows.session.value(), ": has positions ",
+                     rows.position_begin, " to ", rows.position_end(), " of a prompt of ",
+                     rows.prompt_length, ", which its rows see whole: it goes in one step"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace moebius

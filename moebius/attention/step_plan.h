@@ -52,4 +52,8 @@ struct StepPlan {
 /// 4. a group that shares heads has at least one rank, and as many for every session.
 absl::Status ValidateStepPlan(const StepPlan& plan);
 
+/// INVALID_ARGUMENT where a step has some of a prompt's rows and not all of them: what each layer
+/// needs where rows see the whole prompt. For plans that have passed ValidateStepPlan.
+absl::Status CheckWholePrompts(const StepPlan& plan);
+
 }  // namespace moebius

@@ -56,16 +56,11 @@ void RefuseActiveFeatures(FieldReader& reader) {
     reader.RefuseUnsupported("hidden_act", absl::StrCat("is \"", PrintableName(activation),
                                                         "\", only \"silu\" is supported"));
   }
-  // Keys of encoders; a model that was trained to see behind itself is wrong under a causal mask.
-  if (!reader.OptionalBoolean("is_causal", true)) {
-    reader.RefuseUnsupported("is_causal", "is false, only causal attention is supported");
-  }
   // Masks, and factors on logits, residuals and scores, that other families have.
   for (const absl::string_view name :
        {"attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "logits_scaling",
         "embedding_multiplier", "residual_multiplier", "attention_multiplier",
-        "attention_chunk_size", "index_topk", "mlp_bias", "attention_sink",
-        "use_bidirectional_attention"}) {
+        "attention_chunk_size", "index_topk", "mlp_bias", "attention_sink"}) {
     const Json* value = nullptr;
     if (reader.Has(name)) value = reader.Field(name);
     const bool is_off =
@@ -74,6 +69,24 @@ void RefuseActiveFeatures(FieldReader& reader) {
       reader.RefuseUnsupported(name,
                                absl::StrCat("is ", ShortText(*value), ", which is not supported"));
     }
+  }
+}
+
+/// Whether rows of a prompt see up to themselves or all of it. After the windows.
+void ParsePromptMask(FieldReader& reader, ModelConfig& config) {
+  const std::optional<bool> causal = reader.OptionalBoolean("is_causal");
+  const std::optional<bool> bidirectional = reader.OptionalBoolean("use_bidirectional_attention");
+  if (causal.has_value() && bidirectional.has_value() && *causal == *bidirectional) {
+    reader.Refuse("use_bidirectional_attention",
+                  absl::StrCat("is ", *causal ? "true" : "false", ", and is_causal too"));
+  }
+  const bool is_bidirectional = bidirectional.value_or(false);
+  config.attention.is_causal = causal.value_or(true) && !is_bidirectional;
+  if (!config.attention.is_causal && !config.attention.windows.empty()) {
+    reader.RefuseUnsupported(is_bidirectional ? "use_bidirectional_attention" : "is_causal",
+                             absl::StrCat("is ", is_bidirectional ? "true" : "false",
+                                          " and sliding_window is on, which are not supported "
+                                          "together"));
   }
 }
 
@@ -163,6 +176,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.quantization = ParseQuantization(reader);
   RefuseActiveFeatures(reader);
   ParseWindows(reader, entry->windows, config);
+  ParsePromptMask(reader, config);
   ParseTokenIds(reader, config, source);
   // A refused size would only lead the family's rules astray.
   if (!reader.ok()) return reader.status();

@@ -62,6 +62,8 @@ struct AttentionConfig {
   std::optional<MlaConfig> mla;
   /// [layers]: a query sees so many keys, its own included; 0: all. Empty: all in every layer.
   std::vector<int64_t> windows;
+  /// False: rows of a prompt see all of it, generated rows what is before them; without windows.
+  bool is_causal = true;
 
   int64_t WindowOf(int64_t layer) const {
     return windows.empty() ? 0 : windows[static_cast<size_t>(layer)];

@@ -87,6 +87,8 @@ Json AttentionFacts(const AttentionConfig& attention) {
     facts.Set("mla", std::move(mla));
   }
   if (!attention.windows.empty()) facts.Set("windows", IntegerList(attention.windows));
+  // The default is not said: its hashes are those from before there was another.
+  if (!attention.is_causal) facts.Set("causal", Json::Boolean(false));
   return facts;
 }
 

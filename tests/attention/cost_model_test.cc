@@ -296,6 +296,67 @@ TEST(CostModelTest, AWindowBoundsKeysAndWork) {
   EXPECT_DOUBLE_EQ(cost.bytes, (0.75 + 2 + 0.75 * 3) / 4 * 2 * 128 * 2);
 }
 
+// Twice the pairs of a long causal prompt, the same for every rank under every layout.
+TEST(CostModelTest, NotCausalCountsEveryPairOfAPrompt) {
+  AttentionHeads heads{.query_heads = 4, .kv_heads = 2, .head_dim = 16, .value_dim = 16};
+  heads.is_causal = false;
+  EXPECT_DOUBLE_EQ(AttentionPairs(heads, {.new_tokens = 6}), 36);
+  EXPECT_DOUBLE_EQ(AttentionFlops(heads, {.new_tokens = 6}), 2.0 * 4 * 32 * 36);
+  const RankRates rates{.flops = 1e9, .bandwidth = 1e9};
+  const AttentionWork work{.new_tokens = 4096};
+  for (const AttentionLayout layout : kAttentionLayouts) {
+    const CostOptions options{
+        .num_ranks = 4, .sum = AttentionSum::kPerDegree, .layout = layout, .span = 1024};
+    for (const AttentionMethod method : {AttentionMethod::kRingPassKv, AttentionMethod::kRingPassQ,
+                                         AttentionMethod::kAllGather, AttentionMethod::kUlysses}) {
+      EXPECT_NEAR(PredictCost(method, heads, work, rates, options).compute_seconds,
+                  AttentionFlops(heads, work) / 4 / 1e9, 1e-9)
+          << AttentionMethodName(method) << ", " << AttentionLayoutName(layout);
+    }
+  }
+}
+
+// Five spans of 32, the last one of four keys, over three ranks: 0, 1, 2, 2, 1.
+TEST(CostModelTest, NotCausalSendsEverySpanToEveryRank) {
+  AttentionHeads heads{.query_heads = 4, .kv_heads = 2, .head_dim = 16, .value_dim = 16};
+  heads.is_causal = false;
+  const RankRates rates{.flops = 1e9, .bandwidth = 1e9};
+  const CostOptions options{.num_ranks = 3, .span = 32};
+  const AttentionWork work{.new_tokens = 132};
+  const auto cost = [&](AttentionMethod method) {
+    return PredictCost(method, heads, work, rates, options);
+  };
+  constexpr double kOwn[] = {32, 36, 64};  // rows and keys of each rank
+  constexpr double kSpans[] = {1, 2, 2};
+  double keys = 0, states = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    keys += 132 - kOwn[rank];
+    states += kOwn[rank] * (5 - kSpans[rank]);
+  }
+  EXPECT_DOUBLE_EQ(cost(AttentionMethod::kRingPassKv).bytes, keys / 3 * 2 * 32 * 2);
+  EXPECT_DOUBLE_EQ(cost(AttentionMethod::kAllGather).bytes, keys / 3 * 2 * 32 * 2);
+  EXPECT_DOUBLE_EQ(cost(AttentionMethod::kRingPassQ).bytes,
+                   2.0 * 132 / 3 * 4 * 16 * 2 + states / 3 * 4 * (4 * 16 + 8));
+  EXPECT_DOUBLE_EQ(cost(AttentionMethod::kRingPassKv).compute_seconds,
+                   2.0 * 4 * 32 * 64 * 132 / 1e9);  // of the rank with two whole spans
+  // A prompt of one span is of one rank, and nothing is sent.
+  EXPECT_EQ(
+      PredictCost(AttentionMethod::kRingPassKv, heads, {.new_tokens = 20}, rates, options).bytes,
+      0);
+}
+
+TEST(CostModelTest, NotCausalHasNoWindowsAndNoCachedTokens) {
+  AttentionHeads heads{.query_heads = 4, .kv_heads = 2};
+  heads.is_causal = false;
+  const RankRates rates{.flops = 1e9, .bandwidth = 1e9};
+  EXPECT_TRUE(ValidateCostInputs(heads, {.new_tokens = 5}, rates, {}).ok());
+  EXPECT_EQ(ValidateCostInputs(heads, {.new_tokens = 5, .cached_tokens = 1}, rates, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+  heads.window = 3;
+  EXPECT_EQ(ValidateCostInputs(heads, {.new_tokens = 5}, rates, {}).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(CostModelTest, AWindowSendsASpanOnlyToRowsThatSeeIt) {
   AttentionHeads heads = kLlamaSlice;
   // Two ranks own spans 0 3 and 1 2 of 32 keys; rows 32 and 96 are the first of a rank that see

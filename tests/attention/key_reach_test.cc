@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kSpan = 32;
 
 // One row and one key at a time.
-KeyReach ByDefinition(PositionRange rows, KeyWindow window, RankGroups groups) {
+KeyReach ByDefinition(PositionRange rows, KeyWindow window, RankGroups groups,
+                      PromptMask mask = PromptMask::kCausal) {
   KeyReach reach;
   const auto owner = [&](int64_t position) {
     return SpanOwner(position / kSpan, 0, groups.num_ranks);
@@ -27,7 +28,7 @@ KeyReach ByDefinition(PositionRange rows, KeyWindow window, RankGroups groups) {
       bool sees = false;
       for (int64_t key = begin; key < end; ++key) {
         const bool in_window = window.size == 0 || row - window.size < key;
-        sees = sees || (in_window && key <= row);
+        sees = sees || (in_window && (key <= row || mask == PromptMask::kWhole));
       }
       if (!sees) continue;
       seeing.insert(owner(row) / groups.group_size);
@@ -39,7 +40,8 @@ KeyReach ByDefinition(PositionRange rows, KeyWindow window, RankGroups groups) {
   for (int64_t row = rows.begin; row < rows.end; ++row) {
     std::set<int32_t> owners;
     const int64_t first = window.size == 0 ? 0 : std::max<int64_t>(0, row - window.size + 1);
-    for (int64_t key = first; key <= row; ++key) owners.insert(owner(key));
+    const int64_t last = mask == PromptMask::kWhole ? rows.end - 1 : row;
+    for (int64_t key = first; key <= last; ++key) owners.insert(owner(key));
     owners.erase(owner(row));
     reach.foreign_queries += static_cast<int64_t>(owners.size());
   }
@@ -61,6 +63,25 @@ TEST(KeyReachTest, IsThatOfTheDefinition) {
         EXPECT_EQ(found.foreign_states, expected.foreign_states) << size << " " << rows.begin;
         EXPECT_EQ(found.foreign_queries, expected.foreign_queries) << size << " " << rows.begin;
       }
+    }
+  }
+}
+
+SpanGeometry WholeGeometry() {
+  return {kSpan, kSpan, AttentionSum::kCanonical, 1, AttentionLayout::kZigzag, PromptMask::kWhole};
+}
+
+TEST(KeyReachTest, OfAWholePromptIsThatOfTheDefinition) {
+  for (const int64_t num_rows : {0, 1, 31, 33, 64, 300}) {
+    for (const RankGroups groups : {RankGroups{1, 1}, RankGroups{2, 1}, RankGroups{3, 1},
+                                    RankGroups{4, 2}, RankGroups{5, 1}, RankGroups{8, 4}}) {
+      const PositionRange rows{0, num_rows};
+      const KeyReach found = ReachOfKeys(rows, WholeGeometry(), {}, groups);
+      const KeyReach expected = ByDefinition(rows, {}, groups, PromptMask::kWhole);
+      EXPECT_EQ(found.seen_positions, expected.seen_positions) << num_rows;
+      EXPECT_EQ(found.own_positions, expected.own_positions) << num_rows;
+      EXPECT_EQ(found.foreign_states, expected.foreign_states) << num_rows;
+      EXPECT_EQ(found.foreign_queries, expected.foreign_queries) << num_rows;
     }
   }
 }

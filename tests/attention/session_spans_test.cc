@@ -29,6 +29,31 @@ TEST(SessionSpansTest, AreThoseOfTheGeometryInTheCanonicalSum) {
   EXPECT_EQ(spans.NumSpans(65), 2);
 }
 
+TEST(SessionSpansTest, RowsOfAPromptThatIsSeenWholeSeeItsEndAndOthersAreCausal) {
+  constexpr int64_t kPrompt = 150;
+  for (const AttentionSum sum : {AttentionSum::kCanonical, AttentionSum::kPerDegree}) {
+    for (const AttentionLayout layout : kAttentionLayouts) {
+      const SessionSpans causal(SpanGeometry(kSpan, kBlock, sum, 3, layout), kPrompt);
+      const SessionSpans whole(SpanGeometry(kSpan, kBlock, sum, 3, layout, PromptMask::kWhole),
+                               kPrompt);
+      EXPECT_FALSE(causal == whole);
+      for (int64_t position = 0; position < 200; ++position) {
+        const int64_t end = position < kPrompt ? kPrompt : position + 1;
+        EXPECT_EQ(causal.KeysOf(position, {}), (PositionRange{0, position + 1}));
+        EXPECT_EQ(whole.KeysOf(position, {}), (PositionRange{0, end}));
+        EXPECT_EQ(causal.EndOfAskedSpans(position), causal.SpanOf(position));
+        EXPECT_EQ(whole.EndOfAskedSpans(position),
+                  position < kPrompt ? whole.SpanOf(kPrompt - 1) + 1 : whole.SpanOf(position));
+        int64_t keys = 0;
+        for (int64_t span = 0; span < whole.NumSpans(200); ++span) {
+          keys += whole.NumVisibleKeys(span, position, {});
+        }
+        EXPECT_EQ(keys, end);
+      }
+    }
+  }
+}
+
 class LayoutSpansTest : public ::testing::TestWithParam<AttentionLayout> {
  protected:
   static SpanGeometry Geometry(int32_t num_ranks) {

@@ -24,6 +24,25 @@ TEST(StepPlanTest, AcceptsRowsThatTileTheStep) {
   EXPECT_TRUE(ValidateStepPlan({}).ok());
 }
 
+TEST(StepPlanTest, KnowsWhereAPromptIsNotWhole) {
+  const auto check = [](int64_t begin, int64_t num_rows) {
+    return CheckWholePrompts({.sessions = {{.session = SessionId(1),
+                                            .num_rows = num_rows,
+                                            .position_begin = begin,
+                                            .prompt_length = 20}},
+                              .num_rows = num_rows})
+        .ok();
+  };
+  EXPECT_TRUE(check(0, 0));
+  EXPECT_TRUE(check(0, 20));
+  EXPECT_TRUE(check(0, 21));
+  EXPECT_TRUE(check(20, 1));
+  EXPECT_TRUE(check(25, 3));
+  EXPECT_FALSE(check(0, 19));
+  EXPECT_FALSE(check(1, 19));
+  EXPECT_FALSE(check(19, 5));
+}
+
 TEST(StepPlanTest, NamesTheBrokenRule) {
   const auto refusal = [](const auto& change) {
     StepPlan plan = TwoSessions();

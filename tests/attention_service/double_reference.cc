@@ -8,17 +8,11 @@
 namespace moebius::testing {
 namespace {
 
-// softmax(q·k·scale)·v in fp64 for the query at `position`, which sees the last `window` keys; 0:
-// all.
+// softmax(q·k·scale)·v in fp64 for a query that sees these keys.
 std::vector<double> AttendInDouble(absl::Span<const Bf16> query, Bf16Rows keys, Bf16Rows values,
-                                   int64_t position, int64_t window, double scale) {
-  if (window > 0 && position >= window) {
-    keys = keys.Slice(position + 1 - window, keys.num_rows);
-    values = values.Slice(position + 1 - window, values.num_rows);
-    position = window - 1;
-  }
+                                   double scale) {
   std::vector<double> scores;
-  for (int64_t j = 0; j <= position; ++j) {
+  for (int64_t j = 0; j < keys.num_rows; ++j) {
     double sum = 0;
     for (size_t i = 0; i < query.size(); ++i) {
       sum += static_cast<double>(ToFloat(query[i])) * ToFloat(keys.row(j)[i]);
@@ -28,7 +22,7 @@ std::vector<double> AttendInDouble(absl::Span<const Bf16> query, Bf16Rows keys, 
   const double max = *std::max_element(scores.begin(), scores.end());
   double denominator = 0;
   std::vector<double> out(static_cast<size_t>(values.width));
-  for (int64_t j = 0; j <= position; ++j) {
+  for (int64_t j = 0; j < keys.num_rows; ++j) {
     const double weight = std::exp(scores[static_cast<size_t>(j)] - max);
     denominator += weight;
     for (size_t d = 0; d < out.size(); ++d) out[d] += weight * ToFloat(values.row(j)[d]);
@@ -60,12 +54,13 @@ AttentionCase MakeCaseWithOpenHeads(const std::string& name, int64_t span) {
 }
 
 HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16Rows found,
-                                 int64_t stride) {
+                                 int64_t stride, int64_t prompt_length) {
   const AttentionConfig& config = model.facts.config;
   const ReferenceProjections projected = ProjectByReference(model, rows);
   const int64_t group = config.num_query_heads / config.num_kv_heads;
   const int64_t d = config.qk_head_dim;
   const int64_t dv = config.v_head_dim;
+  const int64_t prompt_end = prompt_length < 0 ? rows.num_rows : prompt_length;
   HeadError error;
   for (int64_t h = 0; h < config.num_query_heads; ++h) {
     RowBatch<Bf16> keys, values;
@@ -78,11 +73,20 @@ HeadError CompareHeadsWithDouble(const AttentionCase& model, Bf16Rows rows, Bf16
       k = k.Columns(h / group * d, (h / group + 1) * d);
       v = v.Columns(h / group * dv, (h / group + 1) * dv);
     }
+    for (int64_t t = 0; t < rows.num_rows; ++t) {
+      for (const Bf16 value : v.span(t)) {
+        error.max_input = std::max(error.max_input, std::abs(double{ToFloat(value)}));
+      }
+    }
     for (int64_t t = 0; t < rows.num_rows;
          t = t == rows.num_rows - 1 ? t + 1 : std::min(t + stride, rows.num_rows - 1)) {
+      const bool sees_whole = !config.is_causal && t < prompt_end;
+      const int64_t end = sees_whole ? prompt_end : t + 1;
+      const int64_t window = config.WindowOf(0);
+      const int64_t begin = window > 0 ? std::max<int64_t>(0, end - window) : 0;
       const std::vector<double> expected =
-          AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t), k, v, t,
-                         config.WindowOf(0), config.softmax_scale);
+          AttendInDouble(projected.queries.rows().Columns(h * d, (h + 1) * d).span(t),
+                         k.Slice(begin, end), v.Slice(begin, end), config.softmax_scale);
       for (int64_t i = 0; i < dv; ++i) {
         const double value = ToFloat(found.row(t)[h * dv + i]);
         const double wanted = expected[static_cast<size_t>(i)];

@@ -20,6 +20,7 @@ using testing::RankWorld;
 
 constexpr int64_t kRows = 410;  // seven spans of 64, the last one open
 constexpr int64_t kSpan = 64;
+constexpr int64_t kNumSpans = (kRows + kSpan - 1) / kSpan;
 constexpr int64_t kLayers = 2;
 constexpr SessionId kSession{5};
 
@@ -58,6 +59,7 @@ struct Formula {
 
   // Whether one of the rows sees a key of the span.
   bool Sees(const std::vector<RoleRows>& rows, int64_t span) const {
+    if (!config.is_causal) return !rows.empty();
     for (const RoleRows& part : rows) {
       for (int64_t row = part.position_begin; row < part.position_end(); ++row) {
         const bool in_window = window == 0 || row - window < (span + 1) * kSpan - 1;
@@ -88,12 +90,11 @@ struct Formula {
 
   // The keys that `rows` see and `rank` does not hold, in rounds of so many spans.
   void AddKeys(int32_t rank, const std::vector<RoleRows>& rows, int64_t round, HeadRange heads) {
-    const int64_t num_spans = (kRows + kSpan - 1) / kSpan;
-    for (int64_t begin = 0; begin < num_spans; begin += round) {
+    for (int64_t begin = 0; begin < kNumSpans; begin += round) {
       for (int32_t holder = 0; holder < num_ranks; ++holder) {
         int64_t spans = 0;
         int64_t positions = 0;
-        for (int64_t span = begin; span < std::min(begin + round, num_spans); ++span) {
+        for (int64_t span = begin; span < std::min(begin + round, kNumSpans); ++span) {
           if (holder == rank || SpanOwner(span, first_rank, num_ranks) != holder) continue;
           if (!Sees(rows, span)) continue;
           ++spans;
@@ -114,8 +115,9 @@ struct Formula {
     for (int32_t holder = 0; holder < num_ranks; ++holder) {
       int64_t parts = 0, rows = 0, states = 0;
       for (const RoleRows& part : PartsOf(rank)) {
-        const SpanRange earlier{FirstSpan(part.position_begin), part.position_begin / kSpan};
-        const int64_t spans = NumOwnedSpans(earlier, first_rank, {holder, num_ranks});
+        const int64_t own = part.position_begin / kSpan;
+        const SpanRange asked{FirstSpan(part.position_begin), config.is_causal ? own : kNumSpans};
+        const int64_t spans = NumOwnedSpans(asked, first_rank, {holder, num_ranks});
         if (holder == rank || spans == 0) continue;
         ++parts;
         rows += part.num_rows;
@@ -226,6 +228,13 @@ TEST_P(MethodBytesTest, InWindowsAreThoseOfTheFormulas) {
     model.facts.config.windows = {size, size};
     ExpectBytesOfTheFormulas(model);
   }
+}
+
+// Every rank with rows needs every span of others.
+TEST_P(MethodBytesTest, NotCausalAreThoseOfTheFormulas) {
+  AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
+  model.facts.config.is_causal = false;
+  ExpectBytesOfTheFormulas(model);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, MethodBytesTest, ::testing::Values("gqa", "mqa", "mha", "mla"),

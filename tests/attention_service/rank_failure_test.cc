@@ -194,6 +194,69 @@ TEST(AttentionRankFailureTest, AnAbortEndsAWaitForAnotherRankAtOnce) {
       RankWorld::Until([&] { return world.rank(0).rank().figures().exchange.parked == 0; }));
 }
 
+// Rank 1 has the prompt's first rows; what it asks of keys of the same step behind them waits at
+// rank 0 until these are there, for keys and for states alike.
+TEST(AttentionRankFailureTest, NothingOfAPromptThatIsSeenWholeIsAnsweredAheadOfTheLayer) {
+  AttentionCase model = MakeAttentionCase("gqa", 64);
+  model.facts.config.is_causal = false;
+  for (const AttentionMethod method : {AttentionMethod::kRingPassQ, AttentionMethod::kRingPassKv}) {
+    RankWorld world(model, 2);
+    StepPlan plan = PlanOf(0, 100);
+    plan.sessions[0].prompt_length = 100;
+    plan.sessions[0].method = method;
+    plan.sessions[0].first_rank = 1;  // span 0 is of rank 1, span 1 of rank 0
+    const auto message = BuildStepPlan(plan);
+    ASSERT_TRUE(message.ok());
+    const PeerId peers[] = {*world.directory().AttentionPeer(0),
+                            *world.directory().AttentionPeer(1)};
+    const RowBatch<Bf16> rows = MakeRows(4, 100, 64);
+    const RowBatch<Bf16> expected = [&] {
+      Executor executor(1);
+      const auto pipeline = MakePipeline(model, BestKernels(), executor);
+      return testing::RunStep(*pipeline, kSession, rows.rows(), 0, 100, 100);
+    }();
+    RowBatch<Bf16> out(100, 64);
+    std::atomic<int> replies{0};
+    for (const int rank : {0, 1}) {
+      ReservationSpec spec;
+      spec.source = peers[rank];
+      spec.key = {.kind = kAttentionReplyKind, .step = plan.step};
+      spec.max_message_bytes = 1 << 20;
+      spec.on_delivery = [&, rank](const Delivery& delivery) {
+        const int64_t begin = rank == 1 ? 0 : 64;
+        const int64_t num_rows = rank == 1 ? 64 : 36;
+        ASSERT_TRUE(delivery.message.ok());
+        const auto reply = ParseReply(*delivery.message, num_rows, 64);
+        ASSERT_TRUE(reply.ok()) << reply.status();
+        for (int64_t r = 0; r < num_rows; ++r) {
+          std::copy_n(reply->rows.row(r), 64, out.rows().row(begin + r));
+        }
+        ++replies;
+      };
+      ASSERT_TRUE(world.router().Reserve(spec).ok());
+      ASSERT_TRUE(world.router().Send(peers[rank], Lane::kControl, *message).ok());
+    }
+    const auto send = [&](int rank, int64_t begin, int64_t end) {
+      Message layer;
+      layer.key = {.kind = kAttentionRowsKind, .step = plan.step};
+      SetRows(layer, CopyRows(rows.rows().Slice(begin, end)), end - begin, 64);
+      ASSERT_TRUE(world.router().Send(peers[rank], Lane::kBulk, layer).ok());
+    };
+    send(1, 0, 64);
+    ASSERT_TRUE(RankWorld::Until([&] {  // its question waits at the other rank
+      return world.rank(0).rank().figures().exchange.parked == 1;
+    })) << AttentionMethodName(method);
+    EXPECT_EQ(replies, 0);
+    send(0, 64, 100);
+    ASSERT_TRUE(RankWorld::Until([&] { return replies == 2; }));
+    EXPECT_EQ(FirstDifference(expected.rows(), out.rows()), "") << AttentionMethodName(method);
+    for (const PeerId& peer : peers) {
+      const Message abort = BuildStepEnd(plan, StepEnd::kAbort);
+      ASSERT_TRUE(world.router().Send(peer, Lane::kControl, abort).ok());
+    }
+  }
+}
+
 TEST(AttentionRankFailureTest, ARankWithoutASessionsKeysMakesItALostOne) {
   const AttentionCase model = MakeAttentionCase("gqa", 64);
   RankWorld world(model, 2);

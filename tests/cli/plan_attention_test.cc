@@ -116,6 +116,34 @@ TEST(PlanAttentionTest, TakesAWindowOfTheFlagOrTheModel) {
   EXPECT_EQ(RunPlan({"--query-heads", "2", "--context", "10", "--window", "-1"}).code, kExitUsage);
 }
 
+TEST(PlanAttentionTest, TakesAMaskThatIsNotCausalOfTheFlagOrTheModel) {
+  const std::vector<std::string> rates = {"--ranks", "2",           "--context", "4096",  "--flops",
+                                          "1e11",    "--bandwidth", "1e9",       "--json"};
+  const auto plan = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), rates.begin(), rates.end());
+    return *Json::Parse(RunPlan(flags).out, "plan");
+  };
+  const auto seconds = [](const Json& json) {
+    return NumberOf(*json.Find("methods")->Find("local")->Find("seconds"));
+  };
+  const Json causal = plan({"--query-heads", "2"});
+  const Json whole = plan({"--query-heads", "2", "--not-causal"});
+  EXPECT_TRUE(causal.Find("inputs")->Find("causal")->boolean());
+  EXPECT_FALSE(whole.Find("inputs")->Find("causal")->boolean());
+  EXPECT_DOUBLE_EQ(seconds(whole) / seconds(causal), 2 * 4096.0 / 4097);
+  TemporaryFolder folder;
+  ASSERT_TRUE(WriteRandomCheckpoint(folder.path(), {.family = Family::kQwen3Moe}).ok());
+  EXPECT_TRUE(plan({"--model", folder.path()}).Find("inputs")->Find("causal")->boolean());
+  Json config = *Json::Parse(ReadFileBytes(folder.File("config.json")), "config");
+  config.Set("is_causal", Json::Boolean(false));
+  WriteFile(folder.File("config.json"), config.ToCanonicalText());
+  EXPECT_FALSE(plan({"--model", folder.path()}).Find("inputs")->Find("causal")->boolean());
+  const Printed refused = RunPlan({"--query-heads", "2", "--new-tokens", "8", "--cached-tokens",
+                                   "8", "--not-causal", "--flops", "1e9", "--bandwidth", "1e9"});
+  EXPECT_EQ(refused.code, kExitUsage);
+  EXPECT_THAT(refused.err, HasSubstr("not causal"));
+}
+
 TEST(PlanAttentionTest, MeasuresTheKernelWhereNoRateIsGiven) {
   const Printed printed = RunPlan({"--query-heads", "2", "--head-dim", "32", "--context", "4096",
                                    "--ranks", "2", "--bandwidth", "1e9", "--json"});

@@ -266,11 +266,9 @@ TEST(ConfigParserTest, WhatIsNotSupportedIsRefusedByName) {
        "layer_types has \"chunked_attention\", only full_attention and sliding_attention"},
       {"qwen3_moe", "final_logit_softcapping", "30.0", "final_logit_softcapping is 30"},
       {"qwen3_moe", "index_topk", "2048", "index_topk is 2048"},
-      {"qwen3_moe", "is_causal", "false", "is_causal is false, only causal attention"},
-      {"deepseek_v3", "is_causal", "false", "is_causal is false, only causal attention"},
       {"mixtral", "is_causal", "\"no\"", "is_causal"},
-      {"glm4_moe", "use_bidirectional_attention", "true", "use_bidirectional_attention is true"},
-      {"olmoe", "use_bidirectional_attention", "\"all\"", "use_bidirectional_attention is \"all\""},
+      {"olmoe", "use_bidirectional_attention", "\"all\"",
+       "use_bidirectional_attention must be true or false, it is \"all\""},
   };
   for (const Refused& c : cases) {
     EXPECT_THAT(WithField(c.golden, c.field, c.value), HasSubstr(c.message))
@@ -288,6 +286,55 @@ TEST(ConfigParserTest, ACausalMaskThatIsSaidIsAccepted) {
     EXPECT_EQ(WithField("qwen3_moe", "is_causal", value), "accepted") << value;
   }
   EXPECT_EQ(WithField("qwen3_moe", "use_bidirectional_attention", "false"), "accepted");
+}
+
+// Whether attention is causal with these fields, or the refusal.
+std::string MaskWith(const std::string& golden, const std::vector<std::string>& fields) {
+  Json json = GoldenJson(golden);
+  for (const std::string& field : fields) {
+    const size_t colon = field.find(':');
+    json.Set(field.substr(0, colon), *Json::Parse(field.substr(colon + 1), "test"));
+  }
+  const absl::StatusOr<ModelConfig> config = ParseJson(json);
+  if (!config.ok()) return std::string(config.status().message());
+  return config->attention.is_causal ? "causal" : "whole";
+}
+
+TEST(ConfigParserTest, AttentionThatIsNotCausalIsTakenFromEitherField) {
+  for (const char* golden : {"qwen3_moe", "deepseek_v3", "glm4_moe", "olmoe", "mixtral"}) {
+    EXPECT_EQ(MaskWith(golden, {}), "causal");
+    EXPECT_EQ(MaskWith(golden, {"is_causal:false"}), "whole");
+    EXPECT_EQ(MaskWith(golden, {"use_bidirectional_attention:true"}), "whole");
+    EXPECT_EQ(MaskWith(golden, {"is_causal:false", "use_bidirectional_attention:true"}), "whole");
+    EXPECT_EQ(MaskWith(golden, {"is_causal:true", "use_bidirectional_attention:false"}), "causal");
+    EXPECT_EQ(MaskWith(golden, {"is_causal:null", "use_bidirectional_attention:null"}), "causal");
+  }
+}
+
+TEST(ConfigParserTest, FieldsThatContradictOneAnotherOnTheMaskAreRefused) {
+  EXPECT_THAT(MaskWith("qwen3_moe", {"is_causal:true", "use_bidirectional_attention:true"}),
+              HasSubstr("use_bidirectional_attention is true, and is_causal too"));
+  EXPECT_THAT(MaskWith("qwen3_moe", {"is_causal:false", "use_bidirectional_attention:false"}),
+              HasSubstr("use_bidirectional_attention is false, and is_causal too"));
+}
+
+TEST(ConfigParserTest, AWindowOfAttentionThatIsNotCausalIsRefusedByName) {
+  EXPECT_THAT(MaskWith("mixtral", {"sliding_window:16", "is_causal:false"}),
+              HasSubstr("is_causal is false and sliding_window is on"));
+  EXPECT_THAT(MaskWith("mixtral", {"sliding_window:16", "use_bidirectional_attention:true"}),
+              HasSubstr("use_bidirectional_attention is true and sliding_window is on"));
+  EXPECT_EQ(MaskWith("qwen3_moe", {"sliding_window:16", "is_causal:false"}), "whole");  // it is off
+}
+
+// Ranks that see otherwise are of another model; causal ones are what they were.
+TEST(ConfigParserTest, OnlyAMaskThatIsNotCausalIsInTheCanonicalText) {
+  Json json = GoldenJson("qwen3_moe");
+  const std::string causal = CanonicalConfigText(*ParseJson(json));
+  EXPECT_THAT(causal, Not(HasSubstr("causal")));
+  json.Set("is_causal", Json::Boolean(true));
+  EXPECT_EQ(CanonicalConfigText(*ParseJson(json)), causal);
+  json.Set("is_causal", Json::Boolean(false));
+  EXPECT_THAT(CanonicalConfigText(*ParseJson(json)), HasSubstr("\"causal\":false"));
 }
 
 // Windows by layer, or the refusal.

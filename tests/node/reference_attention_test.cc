@@ -43,8 +43,8 @@ RowBatch<float> Attend(const ReferenceKvCache& cache, int64_t position_begin, in
   }
   Executor executor(num_threads);
   executor.Run([&] {
-    AttendReference(executor, SmallConfig(), cache, position_begin, window, queries.rows(),
-                    out.rows());
+    AttendReference(executor, SmallConfig(), cache, position_begin, /*prompt_end=*/0, window,
+                    queries.rows(), out.rows());
   });
   return out;
 }

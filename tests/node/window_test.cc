@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models with sliding windows: the fast path beside the fp32 reference, which has an attention of
-// its own.
+// Models with sliding windows or without a causal mask: the fast path beside the fp32 reference,
+// which has an attention of its own.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -36,7 +36,7 @@ void WriteWindows(const std::string& folder, int64_t window, const char* layer_t
   mini.Write(folder);
 }
 
-RowBatch<float> FastLogits(const std::string& folder, int64_t chunk_rows) {
+absl::StatusOr<ForcedLogits> RunFast(const std::string& folder, int64_t chunk_rows) {
   EmbeddedOptions options;
   options.model_path = folder;
   options.span = 32;
@@ -45,7 +45,11 @@ RowBatch<float> FastLogits(const std::string& folder, int64_t chunk_rows) {
   options.kv_budget_bytes = int64_t{16} << 20;
   auto node = EmbeddedNode::Open(options);
   EXPECT_TRUE(node.ok()) << node.status();
-  auto forced = (*node)->TeacherForced(TokenIds());
+  return (*node)->TeacherForced(TokenIds());
+}
+
+RowBatch<float> FastLogits(const std::string& folder, int64_t chunk_rows) {
+  auto forced = RunFast(folder, chunk_rows);
   EXPECT_TRUE(forced.ok()) << forced.status();
   return std::move(forced->logits);
 }
@@ -95,6 +99,21 @@ TEST(WindowTest, TheFastPathFollowsTheReference) {
       EXPECT_EQ(fast.rows().span(r), chunked.rows().span(r)) << "row " << r;
     }
   }
+}
+
+TEST(WholePromptTest, TheFastPathFollowsTheReferenceAndCutsNoPrompt) {
+  TemporaryFolder causal, whole;
+  WriteWindows(causal.path(), 0, "");
+  MiniCheckpoint mini;
+  mini.config.Set("max_position_embeddings", Json::Integer(512));
+  mini.config.Set("is_causal", Json::Boolean(false));
+  mini.Write(whole.path());
+  const RowBatch<float> reference = ReferenceLogits(whole.path());
+  EXPECT_LT(Distance(FastLogits(whole.path(), 0).rows(), reference.rows()), 0.02);
+  EXPECT_GT(Distance(ReferenceLogits(causal.path()).rows(), reference.rows()), 0.1);
+  const absl::Status refused = RunFast(whole.path(), kTokens - 1).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("goes in one step"), absl::string_view::npos) << refused;
 }
 
 }  // namespace

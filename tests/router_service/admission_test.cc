@@ -74,6 +74,23 @@ TEST(AdmissionTest, HoldsPromptAndMaxTokensToTheLimitTogether) {
   EXPECT_FALSE(Admit(request).ok());
 }
 
+TEST(AdmissionTest, RefusesAPromptThatGoesInOneStepAndDoesNotFit) {
+  LeadOptions options = Options();
+  options.schedule = {.row_budget = 30, .chunk_rows = 20, .whole_prompts = true};
+  const auto admit = [&](int64_t num_tokens) {
+    return AdmitRequest(Prompt(num_tokens), options, kPool, "drawn", 99).status();
+  };
+  EXPECT_TRUE(admit(20).ok());
+  const absl::Status refused = admit(21);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("the prompt has 21 tokens and goes in one step"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("a step holds 20"));
+  EXPECT_THAT(HintOf(refused), HasSubstr("--row-budget"));
+  options.schedule.whole_prompts = false;
+  EXPECT_TRUE(admit(21).ok());
+}
+
 TEST(AdmissionTest, LeavesRoomForWhatFitsWhereMaxTokensIsUnset) {
   EXPECT_EQ(Admit(Prompt(60))->max_tokens, 4);
   LeadOptions options = Options();

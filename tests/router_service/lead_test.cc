@@ -193,6 +193,28 @@ TEST_F(LeadTest, CutsALongPromptIntoChunksWithTheSameAnswer) {
   EXPECT_EQ(whole.last.timing.prefill_steps, 1);
 }
 
+// Also where it is read again after a loss, with what was generated in any cuts behind it.
+TEST_F(LeadTest, TakesAPromptThatIsSeenWholeInOneStep) {
+  options_.schedule = {.row_budget = 10, .chunk_rows = 8, .whole_prompts = true};
+  MakeLead();
+  GenerateRequest request = Request({1, 2, 3, 4, 5, 6, 7}, 12);
+  const Outcome alone = RunAlone(request);
+  request.recompute_after = 9;
+  auto stream = Submit(request);
+  auto other = Submit(Request({7, 6, 5, 4, 3, 2}, 12));
+  RunAll();
+  EXPECT_EQ(Read(*stream).last.logits_hash, alone.last.logits_hash);
+  EXPECT_TRUE(Read(*other).status.ok());
+  int64_t num_prompts = 0;
+  for (const StepRequest& step : rows_.steps) {
+    EXPECT_TRUE(CheckWholePrompts(step.plan).ok());
+    for (const SessionRows& rows : step.plan.sessions) num_prompts += rows.position_begin == 0;
+  }
+  EXPECT_EQ(num_prompts, 3);
+  EXPECT_THAT(std::string(lead_->Submit(Request(std::vector<int64_t>(9, 1), 1)).status().message()),
+              HasSubstr("goes in one step"));
+}
+
 TEST_F(LeadTest, TellsHowFarALongPromptHasCome) {
   MakeLead();
   GenerateRequest request = Request({}, 1);

@@ -76,6 +76,40 @@ TEST(StepScheduleTest, KeepsARowForAWaitingPromptInEveryEighthStep) {
   EXPECT_EQ(eighth[1], Rows(3, 1));
 }
 
+SessionDemand WholePrompt(uint64_t id, int64_t prompt_rows, int64_t generated_rows = 0) {
+  SessionDemand demand = Prompt(id, prompt_rows + generated_rows);
+  demand.prompt_rows = prompt_rows;
+  return demand;
+}
+
+constexpr ScheduleLimits kWhole{.row_budget = 16, .chunk_rows = 12, .whole_prompts = true};
+
+TEST(StepScheduleTest, CutsNoPromptThatGoesInOneStep) {
+  EXPECT_THAT(
+      BuildStepSchedule({WholePrompt(1, 10), WholePrompt(2, 7), WholePrompt(3, 6)}, kWhole, 1),
+      ElementsAre(Rows(1, 10), Rows(3, 6)));
+  // What was generated before a loss is causal: it may be cut.
+  EXPECT_THAT(BuildStepSchedule({WholePrompt(1, 10, 9), WholePrompt(2, 5)}, kWhole, 1),
+              ElementsAre(Rows(1, 12)));
+  EXPECT_THAT(BuildStepSchedule({Prompt(1, 40), WholePrompt(2, 4)}, kWhole, 1),
+              ElementsAre(Rows(1, 12), Rows(2, 4)));
+}
+
+TEST(StepScheduleTest, KeepsRoomForAWholePromptInEveryEighthStep) {
+  std::vector<SessionDemand> sessions = {WholePrompt(100, 12), WholePrompt(101, 1)};
+  for (uint64_t id = 1; id <= 6; ++id) sessions.push_back(Decode(id));
+  for (uint64_t turn = 1; turn <= 24; ++turn) {
+    const std::vector<ScheduledRows> schedule = BuildStepSchedule(sessions, kWhole, turn);
+    const bool has_first = std::count(schedule.begin(), schedule.end(), Rows(100, 12)) == 1;
+    EXPECT_EQ(has_first, turn % 8 == 0) << turn;
+    // Who is small passes it meanwhile; nobody who decodes waits for more than that step.
+    EXPECT_EQ(schedule.size(), turn % 8 == 0 ? 5u : 7u) << turn;
+  }
+  // A prompt as large as a step has one of its own.
+  sessions[0] = WholePrompt(100, 16);
+  EXPECT_THAT(BuildStepSchedule(sessions, {16, 16, true}, 8), ElementsAre(Rows(100, 16)));
+}
+
 TEST(StepScheduleTest, DoesNotDependOnTheOrderOfTheTable) {
   std::vector<SessionDemand> sessions = {Prompt(1, 40),    Decode(2), Decode(3, 1),
                                          Prompt(4, 20, 1), Decode(5), Prompt(6, 1)};
