@@ -20,9 +20,10 @@ constexpr MetricSpec kTable[] = {
     {kRequestsInFlight, "moebius_requests_in_flight", kGauge, "", {"service", "method"},
      "Calls that have begun and not ended."},
     {kRpcConnections, "moebius_rpc_connections", kGauge, "", {"port"},
-     "Connections to a gRPC port: public, admin for operators, or data for peers."},
+     "Connections to a port: public, admin for operators, or for peers data (gRPC) or shm (shared memory)."},
     {kRpcConnectionsRefused, "moebius_rpc_connections_refused_total", kCounter, "", {"port"},
-     "Connections that were closed at once: the port had as many as it takes, in all or from one address."},
+     "Connections that were closed at once: the port had as many as it takes, in all, from one address or, "
+     "to shm, of one process."},
     {kUnauthenticatedRequests, "moebius_unauthenticated_requests_total", kCounter, "", {},
      "Calls of the public port without a key, or with one that is not known; 0 without --api-keys."},
     {kClientRequests, "moebius_client_requests_total", kCounter, "", {"client"},
@@ -187,7 +188,7 @@ constexpr MetricSpec kTable[] = {
      "Open links, those that have not said who they are included."},
     {kTransportErrors, "moebius_transport_errors_total", kCounter, "", {"transport", "reason"},
      "Links cut for what came over them or for saying nothing (silent_link), connected peers that left or died "
-     "(peer_died), connections that ended before a link came over them (handshake; gRPC alone), and, at a router, links "
+     "(peer_died), connections that ended before a link came over them (handshake), and, at a router, links "
      "of processes that it did not let in (join_refused; a process has three)."},
     {kTransportRetries, "moebius_transport_retries_total", kCounter, "", {"transport"},
      "Dials of a peer after the first: it had gone, or did not answer."},
