@@ -66,6 +66,9 @@ constexpr MetricSpec kTable[] = {
      "Steps that were tried, retries included."},
     {kStepRetries, "moebius_step_retries_total", kCounter, "", {},
      "Steps that failed in a way that another attempt may mend."},
+    {kSlowSteps, "moebius_slow_steps_total", kCounter, "", {"stage"},
+     "Attempts at steps that took more than a second, by the phase that took longest; other: no phase "
+     "has the time, so the process stood still. The router's log tells of them."},
     {kStepRows, "moebius_step_rows_total", kCounter, "", {},
      "Token rows of steps that were done."},
     {kStepPhaseSeconds, "moebius_step_phase_seconds_total", kCounter, "seconds", {"phase"},
@@ -108,7 +111,12 @@ constexpr MetricSpec kTable[] = {
     {kDistinctExpertsActive, "moebius_distinct_experts_active", kGauge, "", {"layer_group"},
      "Routed experts of a layer that had rows in the last step: sets of weights that it read."},
     {kRecomputed, "moebius_recomputed_total", kCounter, "", {"what"},
-     "Work that was done again after a fault: rows, dispatches. Never counted as load."},
+     "Work that was done again after a fault: dispatch_rounds, a layer's after its first, and rows of them. "
+     "Never counted as load."},
+    {kFailovers, "moebius_failovers_total", kCounter, "", {"reason"},
+     "Dispatches that an expert service left unanswered and whose rows went elsewhere, by why: gone (it "
+     "died, or left), suspect (given up, as others have its experts), silent (no reply in time), refused "
+     "(it answered that it cannot), damaged (its reply was none), unsent (its queue was full)."},
     {kExpertDispatches, "moebius_expert_dispatches_total", kCounter, "", {"outcome"},
      "Dispatches that an expert service has ended: served, failed, refused (no room, draining, too "
      "late), or abandoned because their router had gone."},
@@ -184,6 +192,11 @@ constexpr MetricSpec kTable[] = {
      "Messages that arrived and nobody wanted."},
     {kTransportPeers, "moebius_transport_peers", kGauge, "", {"transport", "state"},
      "Processes at the other end, by state."},
+    {kUnauthenticatedPeers, "moebius_transport_unauthenticated_peers", kGauge, "", {"transport"},
+     "Of the peers that are connected, those of other hosts that have proved nothing: without TLS."},
+    {kPeerRttSeconds, "moebius_peer_rtt_seconds", kHistogram, "seconds", {"transport", "lane"},
+     "From a beat, while messages are under way, to the credit with which the peer answers it at once: "
+     "network, and what waits before it at both ends. None while nothing is sent.", kComputeBuckets},
     {kTransportLinks, "moebius_transport_links", kGauge, "", {"transport"},
      "Open links, those that have not said who they are included."},
     {kTransportErrors, "moebius_transport_errors_total", kCounter, "", {"transport", "reason"},
