@@ -60,7 +60,7 @@ absl::Status StepRunner::RunAttempt() {
   if (!is_traced_) return owner_.RunStep(request_, &result_);
   result_.phases.Begin(false);  // of the step before
   const absl::Duration begin = Clock::Monotonic().Now();
-  const absl::Status status = owner_.RunStep(request_, &result_);
+  absl::Status status = owner_.RunStep(request_, &result_);
   Trace(status, begin);
   return status;
 }

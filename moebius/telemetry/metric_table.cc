@@ -228,6 +228,8 @@ constexpr MetricSpec kTable[] = {
     {kPackedCache, "moebius_packed_cache_total", kCounter, "", {"outcome"},
      "Uses of the packed cache: hit, miss, stale (made of files that have changed), invalid (damaged, "
      "or not this user's own), written, refused (not kept: no room, no right)."},
+    {kReady, "moebius_ready", kGauge, "", {},
+     "1 while /readyz says yes, 0 while it says no: what is missing is in its words."},
     {kLoopLastSuccess, "moebius_background_loop_last_success_timestamp_seconds", kGauge, "seconds",
      {"loop"},
      "When the loop was last seen to progress or to have nothing to do, as Unix time."},

@@ -116,6 +116,7 @@ enum class Metric : uint16_t {
   kWeightsLoadSeconds,
   kWeightsHugePageBytes,
   kPackedCache,
+  kReady,
   kLoopLastSuccess,
   kHttpRequests,
   kHttpConnectionsCut,

@@ -116,12 +116,10 @@ class Traffic:
 
 
 class Prometheus(Process):
-    """A Prometheus with these rules; it scrapes and evaluates every second, or as often as said."""
+    """A Prometheus with the deployed rules; it scrapes and evaluates every second."""
 
-    def __init__(self, folder, targets, rule_files, seconds=1):
-        interval = f"{int(seconds * 1000)}ms"
-        config = {"global": {"scrape_interval": interval, "scrape_timeout": interval,
-                             "evaluation_interval": interval},
+    def __init__(self, folder, targets, rule_files):
+        config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
                   "rule_files": self._every_second(folder, rule_files),
                   "scrape_configs": [{"job_name": "moebius", "static_configs": targets}]}
         path = os.path.join(folder, "prometheus.yml")
