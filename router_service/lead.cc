@@ -49,7 +49,7 @@ class Lead::Impl {
         clock_(clock),
         pool_(owner->kv_pool()),
         wake_(std::make_shared<WakeSignal>()),
-        runner_(options.max_step_attempts, owner, &meter_, &by_id_),
+        runner_({options.max_step_attempts, options.slow_step}, owner, &meter_, &by_id_, clock),
         step_(options.first_step),
         outage_(options.max_outage) {}
 
@@ -81,6 +81,7 @@ class Lead::Impl {
   }
 
   void SetLog(RequestLog* log) { log_ = log; }
+  void SetOnSlowStep(SlowStepNotice on_slow) { runner_.SetOnSlow(std::move(on_slow)); }
   void SetTracing(const TraceRule& rule) { tracing_ = rule; }
 
   void WaitForWork(absl::Duration timeout) { wake_->Wait(timeout); }
@@ -368,6 +369,7 @@ absl::Status Lead::RunBetweenSteps(absl::FunctionRef<void(uint64_t*)> body,
   return impl_->RunBetweenSteps(body, timeout);
 }
 void Lead::SetLog(RequestLog* log) { impl_->SetLog(log); }
+void Lead::SetOnSlowStep(SlowStepNotice on_slow) { impl_->SetOnSlowStep(std::move(on_slow)); }
 void Lead::SetTracing(const TraceRule& rule) { impl_->SetTracing(rule); }
 void Lead::WaitForWork(absl::Duration timeout) { impl_->WaitForWork(timeout); }
 void Lead::Shutdown() { impl_->Shutdown(); }

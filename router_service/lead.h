@@ -19,6 +19,7 @@
 #include "router_service/ports.h"
 #include "router_service/request_log.h"
 #include "router_service/request_trace.h"
+#include "router_service/slow_step.h"
 
 namespace moebius {
 
@@ -72,6 +73,9 @@ class Lead {
 
   /// Where requests are noted; null for nowhere. Borrowed. Before the first request.
   void SetLog(RequestLog* log);
+  /// Who hears of steps that took longer than LeadOptions::slow_step; nobody. Before the first
+  /// request.
+  void SetOnSlowStep(SlowStepNotice on_slow);
   /// Whose spans are recorded; nobody's. Before the first request. A request that is refused, or
   /// follows another, has none.
   void SetTracing(const TraceRule& rule);

@@ -26,14 +26,10 @@ void WriteByCode(Metric metric, const CountByCode& counts, MetricWriter& writer)
 }
 
 void WriteStepFigures(const StepFigures& figures, MetricWriter& writer) {
-  const std::pair<absl::string_view, double> phases[] = {
-      {"embed", figures.embed_seconds},     {"attention", figures.attention_seconds},
-      {"norm", figures.norm_seconds},       {"gate", figures.gate_seconds},
-      {"plan", figures.plan_seconds},       {"experts", figures.expert_seconds},
-      {"combine", figures.combine_seconds}, {"head", figures.head_seconds},
-  };
-  for (const auto& [phase, seconds] : phases) {
-    writer.WriteCounter(Metric::kStepPhaseSeconds, seconds, {phase});
+  const std::array<double, kNumPhaseStages> phases = PhaseSeconds(figures);
+  for (size_t stage = 0; stage < kNumPhaseStages; ++stage) {
+    writer.WriteCounter(Metric::kStepPhaseSeconds, phases[stage],
+                        {StepStageName(static_cast<StepStage>(stage))});
   }
   const auto write = [&](Metric metric, int64_t value, LabelValues labels = {}) {
     writer.WriteCounter(metric, static_cast<double>(value), labels);
@@ -81,6 +77,11 @@ void LeadMeter::OnStep(const absl::Status& status, const StepResult& result) {
   } else {
     counters_.conservation_errors += result.figures.conservation_errors;
   }
+}
+
+void LeadMeter::OnSlowStep(StepStage stage) {
+  MutexLock lock(mutex_);
+  ++counters_.slow_steps[static_cast<size_t>(stage)];
 }
 
 void LeadMeter::OnForward(const StepFigures& figures, const Exactness& exactness) {
@@ -133,6 +134,10 @@ void LeadMeter::WriteMetrics(MetricWriter& writer) const {
   write(Metric::kGeneratedTokens, now.generated_tokens);
   write(Metric::kSteps, now.steps);
   write(Metric::kStepRetries, now.retried_steps);
+  for (size_t stage = 0; stage < kNumStepStages; ++stage) {
+    write(Metric::kSlowSteps, now.slow_steps[stage],
+          {StepStageName(static_cast<StepStage>(stage))});
+  }
   write(Metric::kNonfiniteRows, now.nonfinite_rows, {"step"});
   write(Metric::kCapacityRejectedRows, now.rejected_rows);
   write(Metric::kDegradedResponses, now.degraded_capacity, {"capacity"});

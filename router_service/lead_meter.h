@@ -13,6 +13,7 @@
 #include "moebius/telemetry/instruments.h"
 #include "moebius/telemetry/registry.h"
 #include "router_service/ports.h"
+#include "router_service/step_stage.h"
 
 namespace moebius {
 
@@ -39,6 +40,7 @@ struct LeadCounters {
   StepFigures figures;
   CountByCode rejected_by_code = {};
   CountByCode failed_by_code = {};
+  std::array<int64_t, kNumStepStages> slow_steps = {};  // by the stage that took longest
 };
 
 /// What a lead tells of its work, for metrics. Counts events; how many requests there are now is
@@ -49,6 +51,8 @@ class LeadMeter {
   /// `waited` since the submission.
   void OnAdmitted(int64_t prompt_tokens, absl::Duration waited) MOEBIUS_EXCLUDES(mutex_);
   void OnStep(const absl::Status& status, const StepResult& result) MOEBIUS_EXCLUDES(mutex_);
+  /// The attempt of the last OnStep took long, most of it in this stage.
+  void OnSlowStep(StepStage stage) MOEBIUS_EXCLUDES(mutex_);
   /// A token was sampled, `waited` after the submission or the token before.
   void OnFirstToken(absl::Duration waited) MOEBIUS_EXCLUDES(mutex_);
   void OnNextToken(absl::Duration waited) MOEBIUS_EXCLUDES(mutex_);

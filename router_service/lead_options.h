@@ -32,6 +32,8 @@ struct LeadOptions {
   int64_t max_stop_bytes = 256;
   int64_t max_logprobs = 32;
   int64_t max_step_attempts = 3;
+  /// An attempt that takes longer is counted and told as slow: whoever waits for a token notices.
+  absl::Duration slow_step = absl::Seconds(1);
   CapacityPolicy capacity;  // the row owner's, as answers tell it
   PerDegreeSum per_degree;
   uint64_t first_step = 0;  // the number of the first step; smaller ones are somebody else's

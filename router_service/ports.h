@@ -85,6 +85,12 @@ struct ForwardCall {
   bool is_resend = false;  // its rows were sent in an earlier call, to a service that failed
 };
 
+/// How long a step waited for one expert service, over all its layers.
+struct ServiceWait {
+  ServiceId service;
+  absl::Duration wait;
+};
+
 /// The way to the expert services, which own all feed-forward weights: routed experts, shared
 /// experts and dense layers alike.
 class ExpertPort {
@@ -115,6 +121,10 @@ class ExpertPort {
 
   /// What went over the network since the port was made; nothing where there is none.
   virtual PortTraffic traffic() const { return {}; }
+
+  /// Of the step that ended last: the service that it waited for longest. Nothing where nobody is
+  /// waited for.
+  virtual std::optional<ServiceWait> slowest_service() const { return std::nullopt; }
 
   /// Waits until every expert has a usable service, or `timeout` has passed: false then.
   virtual bool WaitUntilUsable(absl::Duration timeout) { return true; }
@@ -172,6 +182,7 @@ struct StepResult {
   std::optional<uint64_t> bias_version;    // of biases instead of the checkpoint's
   StepFigures figures;
   PhaseLog phases;  // of a step that wants them, whether it succeeds or not
+  std::optional<ServiceWait> slowest_service;  // ExpertPort's, whether it succeeds or not
 
   /// Of a new step of so many rows; the logits are left to whoever fills them.
   void Begin(int64_t num_rows) {
@@ -183,6 +194,7 @@ struct StepResult {
     figures = StepFigures();
     figures.num_rows = num_rows;
     phases.Begin(false);
+    slowest_service.reset();
   }
 };
 

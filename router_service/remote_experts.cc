@@ -2,6 +2,7 @@
 #include "router_service/remote_experts.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -30,6 +31,7 @@ class RemoteExperts::Impl {
         clock_(clock),
         avoided_(static_cast<size_t>(placement.num_services())),
         usable_(avoided_.size()),
+        waits_(avoided_.size()),
         questions_(avoided_.size()),
         traffic_(avoided_.size()) {
     arrived_.reserve(questions_.size());
@@ -45,6 +47,13 @@ class RemoteExperts::Impl {
     key_.attempt = static_cast<uint32_t>(step.attempt);
     lane_ = step.num_rows <= options_.decode_rows ? Lane::kDecode : Lane::kBulk;
     std::fill(avoided_.begin(), avoided_.end(), 0);
+    std::fill(waits_.begin(), waits_.end(), absl::ZeroDuration());
+  }
+
+  std::optional<ServiceWait> slowest_service() const {
+    const auto longest = std::max_element(waits_.begin(), waits_.end());
+    if (longest == waits_.end() || *longest == absl::ZeroDuration()) return std::nullopt;
+    return ServiceWait{ServiceId(static_cast<int32_t>(longest - waits_.begin())), *longest};
   }
 
   absl::Span<const uint8_t> usable_services() {
@@ -116,6 +125,16 @@ class RemoteExperts::Impl {
     return traffic_;
   }
 
+  void WriteMetrics(MetricWriter& writer) const {
+    constexpr absl::string_view kReasons[kNumFailoverReasons] = {"gone",    "suspect", "silent",
+                                                                 "refused", "damaged", "unsent"};
+    MutexLock lock(mutex_);
+    for (size_t reason = 0; reason < kNumFailoverReasons; ++reason) {
+      writer.WriteCounter(Metric::kFailovers, static_cast<double>(failovers_[reason]),
+                          {kReasons[reason]});
+    }
+  }
+
  private:
   // One dispatch under way. `delivery` and `arrived_at` are written by the transport's threads.
   struct Question {
@@ -157,7 +176,7 @@ class RemoteExperts::Impl {
     const ServiceDispatch& dispatch = plan_->services()[service];
     const std::optional<PeerId> peer = directory_.ExpertPeer(dispatch.service);
     if (!peer.has_value() || (!IsUsable(service) && OthersCanStandIn(service))) {
-      return NoteFailed(service, Avoid::kNo);
+      return NoteFailed(service, FailoverReason::kGone, Avoid::kNo);
     }
     Question& question = questions_[service];
     const absl::StatusOr<ReservationId> reservation = Reserve(service, *peer);
@@ -250,20 +269,25 @@ class RemoteExperts::Impl {
     const Delivery delivery = *std::exchange(question.delivery, std::nullopt);
     question.is_open = false;
     --num_open_;
+    waits_[service] += question.arrived_at - question.asked_at;
     if (!delivery.message.ok()) {
       if (absl::IsUnavailable(delivery.message.status())) directory_.NoteGone(delivery.source);
-      const bool is_silent = absl::IsDeadlineExceeded(delivery.message.status());
-      return NoteFailed(service, is_silent ? Avoid::kYes : Avoid::kNo);
+      if (absl::IsDeadlineExceeded(delivery.message.status())) {
+        return NoteFailed(service, FailoverReason::kSilent, Avoid::kYes);
+      }
+      const bool is_gone = absl::IsUnavailable(delivery.message.status());
+      return NoteFailed(service, is_gone ? FailoverReason::kGone : FailoverReason::kDamaged,
+                        Avoid::kNo);
     }
     const Message& message = *delivery.message;
     absl::Status failure;
     if (IsFailedReply(message, &failure)) {
       if (absl::IsInvalidArgument(failure)) NoteFatal(service, failure);
-      return NoteFailed(service, Avoid::kYes);
+      return NoteFailed(service, FailoverReason::kRefused, Avoid::kYes);
     }
     const absl::StatusOr<ReceivedRows> received =
         ParseReply(message, replies.num_rows, options_.hidden_size);
-    if (!received.ok()) return NoteFailed(service, Avoid::kYes);
+    if (!received.ok()) return NoteFailed(service, FailoverReason::kDamaged, Avoid::kYes);
     for (int64_t row = 0; row < replies.num_rows; ++row) {
       std::copy_n(received->rows.row(row), replies.width, replies.row(row));
     }
@@ -283,7 +307,8 @@ class RemoteExperts::Impl {
       const int64_t rows = plan_->services()[service].num_rows();
       if (!budget_.TryTake(clock_.Now(), rows)) continue;
       if (!Cancel(service)) continue;  // its answer, or its end, is on the way
-      NoteFailed(service, Avoid::kNo);
+      waits_[service] += clock_.Now() - questions_[service].asked_at;
+      NoteFailed(service, FailoverReason::kSuspect, Avoid::kNo);
       MutexLock lock(mutex_);
       ++traffic_[service].given_up;
     }
@@ -305,11 +330,12 @@ class RemoteExperts::Impl {
 
   enum class Avoid { kNo, kYes };  // for the rest of the step
 
-  void NoteFailed(size_t service, Avoid avoid) {
+  void NoteFailed(size_t service, FailoverReason reason, Avoid avoid) {
     if (avoid == Avoid::kYes) avoided_[service] = 1;
     failed_->push_back(ServiceId(static_cast<int32_t>(service)));
     MutexLock lock(mutex_);
     ++traffic_[service].failures;
+    if (fatal_.ok()) ++failovers_[static_cast<size_t>(reason)];
   }
 
   // A dispatch that could not leave: that the peer is gone or slow is its own matter, that the
@@ -317,7 +343,8 @@ class RemoteExperts::Impl {
   void NoteUnsent(size_t service, PeerId peer, const absl::Status& status) {
     if (absl::IsUnavailable(status)) directory_.NoteGone(peer);
     if (!IsRetryable(status)) NoteFatal(service, status);
-    NoteFailed(service, Avoid::kYes);
+    const bool is_gone = absl::IsUnavailable(status);
+    NoteFailed(service, is_gone ? FailoverReason::kGone : FailoverReason::kUnsent, Avoid::kYes);
   }
 
   void NoteFatal(size_t service, const absl::Status& status) {
@@ -365,6 +392,7 @@ class RemoteExperts::Impl {
   Lane lane_ = Lane::kDecode;
   std::vector<uint8_t> avoided_;  // by service: it failed in this step, and may be there
   std::vector<uint8_t> usable_;
+  std::vector<absl::Duration> waits_;  // by service, of the step: each for itself, they overlap
   ResendBudget budget_;
   const DispatchPlan* plan_ = nullptr;  // of the call
   std::vector<ServiceId>* failed_ = nullptr;
@@ -381,6 +409,7 @@ class RemoteExperts::Impl {
   uint64_t num_changes_ MOEBIUS_GUARDED_BY(mutex_) = 0;     // of the directory
   bool shut_down_ MOEBIUS_GUARDED_BY(mutex_) = false;
   std::vector<ExpertTraffic> traffic_ MOEBIUS_GUARDED_BY(mutex_);  // by service
+  std::array<int64_t, kNumFailoverReasons> failovers_ MOEBIUS_GUARDED_BY(mutex_) = {};
 };
 
 RemoteExperts::RemoteExperts(const RemoteExpertsOptions& options, const Placement& placement,
@@ -405,7 +434,11 @@ bool RemoteExperts::WaitUntilUsable(absl::Duration timeout) {
 }
 void RemoteExperts::Shutdown() { impl_->Shutdown(); }
 PortTraffic RemoteExperts::traffic() const { return impl_->traffic(); }
+std::optional<ServiceWait> RemoteExperts::slowest_service() const {
+  return impl_->slowest_service();
+}
 
 std::vector<ExpertTraffic> RemoteExperts::figures() const { return impl_->figures(); }
+void RemoteExperts::WriteMetrics(MetricWriter& writer) const { impl_->WriteMetrics(writer); }
 
 }  // namespace moebius

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +13,7 @@
 
 #include "moebius/base/clock.h"
 #include "moebius/placement/placement.h"
+#include "moebius/telemetry/registry.h"
 #include "moebius/transport/transport.h"
 #include "router_service/peer_directory.h"
 #include "router_service/ports.h"
@@ -23,6 +26,10 @@ struct RemoteExpertsOptions {
   /// What one dispatch may take before its rows go elsewhere, from sending to the whole reply.
   absl::Duration reply_timeout = absl::Seconds(10);
 };
+
+/// Why a dispatch's rows went elsewhere, as moebius_failovers_total has it.
+enum class FailoverReason { kGone, kSuspect, kSilent, kRefused, kDamaged, kUnsent };
+inline constexpr size_t kNumFailoverReasons = 6;
 
 /// What went to one service and came back, since the start.
 struct ExpertTraffic {
@@ -50,7 +57,7 @@ struct ExpertTraffic {
 ///    experts, within a budget (resend_budget.h); else it is waited for.
 /// 4. Beside the messages' own buffers nothing is allocated in steady state.
 ///
-/// figures and Shutdown are thread-safe; the rest belongs to the stepping thread.
+/// figures, WriteMetrics and Shutdown are thread-safe; the rest belongs to the stepping thread.
 class RemoteExperts final : public ExpertPort {
  public:
   /// Borrows everything; `clock` is the transport's. The placement is the one that plans are made
@@ -73,8 +80,10 @@ class RemoteExperts final : public ExpertPort {
   void Shutdown();
 
   PortTraffic traffic() const override;
+  std::optional<ServiceWait> slowest_service() const override;
 
   std::vector<ExpertTraffic> figures() const;  // by service
+  void WriteMetrics(MetricWriter& writer) const;
 
  private:
   class Impl;

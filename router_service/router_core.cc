@@ -12,6 +12,7 @@
 #include "moebius/base/status.h"
 #include "moebius/model/config_parser.h"
 #include "router_service/attention_rule.h"
+#include "router_service/metrics.h"
 #include "router_service/remote_attention.h"
 #include "router_service/remote_experts.h"
 
@@ -66,6 +67,7 @@ class RouterCore::Impl {
         lead_(lead_options_, &rows_, parts.executor, parts.tokenizer, *parts.clock) {
     if (parts.log != nullptr) lead_.SetLog(parts.log);
     lead_.SetTracing(parts.tracing);
+    lead_.SetOnSlowStep(parts.on_slow_step);
   }
 
   ~Impl() {
@@ -103,6 +105,10 @@ class RouterCore::Impl {
   Lead& lead() { return lead_; }
   RowPipeline& rows() { return rows_; }
   const LeadOptions& lead_options() const { return lead_options_; }
+  void WriteMetrics(MetricWriter& writer) const {
+    WriteLeadMetrics(lead_, writer);
+    experts_.WriteMetrics(writer);
+  }
 
  private:
   RemoteExpertsOptions ExpertOptions() const {
@@ -180,5 +186,6 @@ absl::StatusOr<std::unique_ptr<RouterCore>> RouterCore::Start(const Parts& parts
 Lead& RouterCore::lead() { return impl_->lead(); }
 RowPipeline& RouterCore::rows() { return impl_->rows(); }
 const LeadOptions& RouterCore::lead_options() const { return impl_->lead_options(); }
+void RouterCore::WriteMetrics(MetricWriter& writer) const { impl_->WriteMetrics(writer); }
 
 }  // namespace moebius

@@ -58,6 +58,7 @@ class RouterCore {
     RequestLog* log = nullptr;      // null: none is kept
     BiasControl* biases = nullptr;  // null: the checkpoint's
     TraceRule tracing;              // nobody's spans
+    SlowStepNotice on_slow_step;    // null: nobody hears of them
   };
 
   /// Call it when the roster misses nothing: the KV pool is what the ranks reported. Takes a token
@@ -70,6 +71,8 @@ class RouterCore {
   Lead& lead();
   RowPipeline& rows();
   const LeadOptions& lead_options() const;
+  /// Those of the lead and of the way to the experts.
+  void WriteMetrics(MetricWriter& writer) const;
 
  private:
   class Impl;

@@ -67,6 +67,7 @@ class RowPipeline::Impl {
     const PortTraffic experts_before = experts_.traffic();
     absl::Status status = RunReserved(request, result);
     experts_.EndStep();
+    result->slowest_service = experts_.slowest_service();
     if (status.ok()) status = CheckConservation(&result->figures);
     result->figures.attention_traffic = attention_.traffic().Since(attention_before);
     result->figures.expert_traffic = experts_.traffic().Since(experts_before);

@@ -200,7 +200,7 @@ class RouterServer final : public ServiceServer {
     writer.WriteGauge(Metric::kPlacementEpoch, static_cast<double>(placement_.epoch().value()));
     MutexLock lock(mutex_);
     if (biases_ != nullptr) biases_->WriteMetrics(writer);
-    if (core_ != nullptr) WriteLeadMetrics(core_->lead(), writer);
+    if (core_ != nullptr) core_->WriteMetrics(writer);
     WriteExpertLoadMetrics(load_.Read(), detail_, writer);
   }
 
@@ -377,6 +377,9 @@ class RouterServer final : public ServiceServer {
     parts.log = &log_;
     parts.biases = biases_->control();
     parts.tracing = tracing_.rule();
+    if (Logger* const logger = notices_.logger()) {
+      parts.on_slow_step = [logger](const SlowStep& slow) { WriteLogLine(slow, *logger); };
+    }
     return parts;
   }
 

@@ -146,7 +146,7 @@ std::string RenderFirst(const StatusFacts& facts) {
   std::string out = "<div class=\"cards\">\n";
   out += figures.dropped == 0 && figures.rerouted == 0
              ? Card("Exact", "every answer",
-                    server.capacity.empty() ? "dropless: nothing was dropped"
+                    server.capacity.empty() ? "dropless: no capacity set"
                                             : "no expert was full so far",
                     "good")
              : Card("Exact",

@@ -1,29 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router_service/step_runner.h"
 
+#include <optional>
 #include <vector>
 
-#include "absl/time/time.h"
-
-#include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "router_service/request_trace.h"
 
 namespace moebius {
 
-StepRunner::StepRunner(int64_t max_attempts, RowOwnerPort* owner, LeadMeter* meter,
-                       const SessionsById* sessions)
-    : max_attempts_(max_attempts), owner_(*owner), meter_(*meter), sessions_(*sessions) {}
+StepRunner::StepRunner(const Limits& limits, RowOwnerPort* owner, LeadMeter* meter,
+                       const SessionsById* sessions, const Clock& clock)
+    : limits_(limits),
+      owner_(*owner),
+      meter_(*meter),
+      sessions_(*sessions),
+      clock_(clock),
+      watch_(limits.slow_step) {}
 
 absl::Status StepRunner::Run(uint64_t step, absl::Span<const ScheduledRows> schedule) {
   BuildRequest(step, schedule);
   absl::Status status;
   misses_service_ = false;
   lost_kv_ = false;
-  for (int64_t attempt = 0; attempt < max_attempts_; ++attempt) {
+  for (int64_t attempt = 0; attempt < limits_.max_attempts; ++attempt) {
     request_.plan.attempt = static_cast<uint64_t>(attempt);
+    const absl::Duration begin = clock_.Now();
     status = RunAttempt();
     meter_.OnStep(status, result_);
+    Watch(status, clock_.Now() - begin);
     if (status.ok()) return status;
     lost_kv_ = DropLostSessions();
     if (!IsRetryable(status)) return status;
@@ -55,9 +60,30 @@ absl::Status StepRunner::RunAttempt() {
   if (!is_traced_) return owner_.RunStep(request_, &result_);
   result_.phases.Begin(false);  // of the step before
   const absl::Duration begin = Clock::Monotonic().Now();
-  const absl::Status status = owner_.RunStep(request_, &result_);
+  absl::Status status = owner_.RunStep(request_, &result_);
   Trace(status, begin);
   return status;
+}
+
+void StepRunner::Watch(const absl::Status& status, absl::Duration took) {
+  const std::optional<SlowStage> slowest = watch_.Judge(status, took, result_.figures);
+  if (!slowest.has_value()) return;
+  meter_.OnSlowStep(slowest->stage);
+  if (!on_slow_) return;
+  SlowStep slow;
+  slow.step = request_.plan.step;
+  slow.attempt = request_.plan.attempt;
+  slow.status = status;
+  slow.num_rows = request_.plan.num_rows;
+  slow.took = took;
+  slow.slowest = *slowest;
+  if (slowest->stage == StepStage::kExperts) slow.expert_service = result_.slowest_service;
+  slow.num_requests = static_cast<int64_t>(request_.plan.sessions.size());
+  for (const SessionRows& rows : request_.plan.sessions) {
+    if (slow.request_ids.size() == SlowStep::kMaxRequestIds) break;
+    slow.request_ids.push_back(SessionOf(rows.session).request_id());
+  }
+  on_slow_(slow);
 }
 
 void StepRunner::Trace(const absl::Status& status, absl::Duration begin) {

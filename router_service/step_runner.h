@@ -3,13 +3,17 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
+#include "moebius/base/clock.h"
 #include "router_service/lead_meter.h"
 #include "router_service/ports.h"
 #include "router_service/session.h"
+#include "router_service/slow_step.h"
 #include "router_service/step_schedule.h"
 
 namespace moebius {
@@ -23,9 +27,15 @@ using SessionsById = std::map<uint64_t, Session*>;
 /// Not thread-safe: the stepping thread's own.
 class StepRunner {
  public:
-  /// Borrows `owner`, `meter` (which counts every attempt) and `sessions`.
-  StepRunner(int64_t max_attempts, RowOwnerPort* owner, LeadMeter* meter,
-             const SessionsById* sessions);
+  struct Limits {
+    int64_t max_attempts = 1;
+    absl::Duration slow_step = absl::InfiniteDuration();  // LeadOptions has both
+  };
+  /// Borrows `owner`, `meter` (which counts every attempt), `sessions` and `clock`.
+  StepRunner(const Limits& limits, RowOwnerPort* owner, LeadMeter* meter,
+             const SessionsById* sessions, const Clock& clock);
+
+  void SetOnSlow(SlowStepNotice on_slow) { on_slow_ = std::move(on_slow); }
 
   /// Sessions that lost KV with an attention rank are told so and run all their tokens again.
   absl::Status Run(uint64_t step, absl::Span<const ScheduledRows> schedule);
@@ -40,14 +50,18 @@ class StepRunner {
  private:
   void BuildRequest(uint64_t step, absl::Span<const ScheduledRows> schedule);
   absl::Status RunAttempt();
+  void Watch(const absl::Status& status, absl::Duration took);
   void Trace(const absl::Status& status, absl::Duration begin);
   bool DropLostSessions();
   Session& SessionOf(SessionId id) const { return *sessions_.at(id.value()); }
 
-  const int64_t max_attempts_;
+  const Limits limits_;
   RowOwnerPort& owner_;
   LeadMeter& meter_;
   const SessionsById& sessions_;
+  const Clock& clock_;
+  StepWatch watch_;
+  SlowStepNotice on_slow_;
   StepRequest request_;
   StepResult result_;
   bool is_traced_ = false;  // a session of request_ has a trace

@@ -68,9 +68,8 @@ A figure that nobody can tell honestly is left out; so is what concerns nothing 
 
 | one would look for | why it is not there |
 | --- | --- |
-| round-trip time of a peer | no frame of the transport is answered at once: beats are not, and credit comes when a window fills. Who is slow shows in `moebius_transport_stage_seconds_total` of the sender and in `moebius_expert_queue_wait_seconds` |
-| failovers | they are two things with two costs: rows that another replica computed, `moebius_recomputed_total`, and steps that were tried again, `moebius_step_retries_total` |
-| last change of the placement, rebalances, moved bytes, stale terms | the placement of a router is fixed when it starts: `moebius_placement_epoch` is all there is to tell |
+| round-trip time of each peer | a peer is no label: there is no bound for their number. `moebius_peer_rtt_seconds` has all of a process, and of steps that were slow the log names the expert service |
+| last change of the placement, rebalances, moved bytes, stale terms | the placement of a router is fixed when it starts, and with it `moebius_placement_epoch` and the router's term; its start is in `process_start_time_seconds` |
 | assignments dropped for lack of a replica or for a deadline | none are: such a step fails or is tried again, and its requests with it |
 | energy, memory and time of GPUs | services compute on the CPU; a host's GPUs are told by its own exporter |
 )";

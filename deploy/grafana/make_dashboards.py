@@ -59,6 +59,8 @@ def options_of(panel):
     defaults = {"unit": panel.unit, "custom": custom} if custom else {"unit": panel.unit}
     if panel.unit == "percentunit":
         defaults["min"] = 0
+    if panel.no_value:
+        defaults["noValue"] = panel.no_value
     return {"fieldConfig": {"defaults": defaults, "overrides": []}, "options": options}
 
 
@@ -139,7 +141,7 @@ def document():
              "Names with a colon are recorded by `deploy/prometheus/recording_rules.yml`.", "",
              "Each dashboard asks for the data source, namespaces, models and pods; Experts for a layer, too. Starts of",
              "processes are marked in all of them.", "",
-             "Not there yet, for want of their metrics: placement changes, round-trip times of peers, GPUs."]
+             "Not there, for want of anything to show: changes of the placement, which is fixed when a router starts, and GPUs."]
     for dashboard in panels.DASHBOARDS:
         lines += ["", f"## {dashboard.title.split(' / ')[1]}", "", dashboard.description]
         for row in dashboard.rows:

@@ -5,7 +5,9 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One panel. `kind` is Grafana's; `queries` are pairs of PromQL and legend; `width` of 24."""
+    """One panel. `kind` is Grafana's; `queries` are pairs of PromQL and legend; `width` of 24.
+
+    `no_value` is what it prints where the queries have no data."""
 
     title: str
     unit: str
@@ -15,6 +17,7 @@ class Panel:
     kind: str = "timeseries"
     width: int = 8
     stacked: bool = False
+    no_value: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

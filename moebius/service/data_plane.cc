@@ -59,6 +59,8 @@ absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string
     }
     ShmOptions options;
     options.max_payload_bytes = limits.max_payload_bytes;
+    options.on_refusal = std::move(on_refusal);
+    BoundByDescriptors(MaxDescriptors(), &options);
     MOEBIUS_ASSIGN_OR_RETURN(std::unique_ptr<LinkProvider> provider,
                              ShmLinkProvider::Make(options));
     return provider;

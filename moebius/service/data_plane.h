@@ -28,7 +28,7 @@ using RefusalNotice = std::function<void(const LogSource&, const std::string&)>;
 
 /// The links that the configuration asks for. PERMISSION_DENIED, INVALID_ARGUMENT or NOT_FOUND for
 /// TLS material that cannot serve. The data port takes as many connections as MaxDescriptors
-/// affords; `on_refusal` is GrpcOptions::on_refusal.
+/// affords; `on_refusal` is GrpcOptions::on_refusal, or ShmOptions'.
 absl::StatusOr<std::unique_ptr<LinkProvider>> MakeLinkProvider(const std::string& transport,
                                                                const ServiceConfig& config,
                                                                const FrameLimits& limits,

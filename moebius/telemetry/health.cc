@@ -50,6 +50,10 @@ Verdict Health::Liveness() {
 
 Verdict Health::Readiness() {
   MutexLock lock(mutex_);
+  return ReadinessLocked();
+}
+
+Verdict Health::ReadinessLocked() {
   if (draining_) return {{"draining: no new work is taken"}};
   Verdict verdict = StartupLocked();
   if (!verdict.ok()) return verdict;
@@ -64,6 +68,7 @@ Verdict Health::Readiness() {
 
 void Health::WriteMetrics(MetricWriter& writer) {
   MutexLock lock(mutex_);
+  writer.WriteGauge(Metric::kReady, ReadinessLocked().ok() ? 1 : 0);
   const absl::Duration now = clock_.Now();
   for (Loop& loop : loops_) {
     LookAt(loop);

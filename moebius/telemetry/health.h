@@ -58,7 +58,8 @@ class Health {
   Verdict Liveness();
   Verdict Readiness();
 
-  /// Writes moebius_background_loop_last_success_timestamp_seconds of each watched loop.
+  /// Writes moebius_ready, and moebius_background_loop_last_success_timestamp_seconds of each
+  /// watched loop.
   void WriteMetrics(MetricWriter& writer);
 
  private:
@@ -71,6 +72,7 @@ class Health {
 
   Verdict StartupLocked() const MOEBIUS_REQUIRES(mutex_);
   Verdict LivenessLocked() MOEBIUS_REQUIRES(mutex_);
+  Verdict ReadinessLocked() MOEBIUS_REQUIRES(mutex_);
   void LookAt(Loop& loop) MOEBIUS_REQUIRES(mutex_);
 
   const Clock& clock_;

@@ -20,9 +20,10 @@ constexpr MetricSpec kTable[] = {
     {kRequestsInFlight, "moebius_requests_in_flight", kGauge, "", {"service", "method"},
      "Calls that have begun and not ended."},
     {kRpcConnections, "moebius_rpc_connections", kGauge, "", {"port"},
-     "Connections to a gRPC port: public, admin for operators, or data for peers."},
+     "Connections to a port: public, admin for operators, or for peers data (gRPC) or shm (shared memory)."},
     {kRpcConnectionsRefused, "moebius_rpc_connections_refused_total", kCounter, "", {"port"},
-     "Connections that were closed at once: the port had as many as it takes, in all or from one address."},
+     "Connections that were closed at once: the port had as many as it takes, in all, from one address or, "
+     "to shm, of one process."},
     {kUnauthenticatedRequests, "moebius_unauthenticated_requests_total", kCounter, "", {},
      "Calls of the public port without a key, or with one that is not known; 0 without --api-keys."},
     {kClientRequests, "moebius_client_requests_total", kCounter, "", {"client"},
@@ -65,6 +66,9 @@ constexpr MetricSpec kTable[] = {
      "Steps that were tried, retries included."},
     {kStepRetries, "moebius_step_retries_total", kCounter, "", {},
      "Steps that failed in a way that another attempt may mend."},
+    {kSlowSteps, "moebius_slow_steps_total", kCounter, "", {"stage"},
+     "Attempts at steps that took more than a second, by the phase that took longest; other: no phase "
+     "has the time, so the process stood still. The router's log tells of them."},
     {kStepRows, "moebius_step_rows_total", kCounter, "", {},
      "Token rows of steps that were done."},
     {kStepPhaseSeconds, "moebius_step_phase_seconds_total", kCounter, "seconds", {"phase"},
@@ -107,7 +111,12 @@ constexpr MetricSpec kTable[] = {
     {kDistinctExpertsActive, "moebius_distinct_experts_active", kGauge, "", {"layer_group"},
      "Routed experts of a layer that had rows in the last step: sets of weights that it read."},
     {kRecomputed, "moebius_recomputed_total", kCounter, "", {"what"},
-     "Work that was done again after a fault: rows, dispatches. Never counted as load."},
+     "Work that was done again after a fault: dispatch_rounds, a layer's after its first, and rows of them. "
+     "Never counted as load."},
+    {kFailovers, "moebius_failovers_total", kCounter, "", {"reason"},
+     "Dispatches that an expert service left unanswered and whose rows went elsewhere, by why: gone (it "
+     "died, or left), suspect (given up, as others have its experts), silent (no reply in time), refused "
+     "(it answered that it cannot), damaged (its reply was none), unsent (its queue was full)."},
     {kExpertDispatches, "moebius_expert_dispatches_total", kCounter, "", {"outcome"},
      "Dispatches that an expert service has ended: served, failed, refused (no room, draining, too "
      "late), or abandoned because their router had gone."},
@@ -183,11 +192,16 @@ constexpr MetricSpec kTable[] = {
      "Messages that arrived and nobody wanted."},
     {kTransportPeers, "moebius_transport_peers", kGauge, "", {"transport", "state"},
      "Processes at the other end, by state."},
+    {kUnauthenticatedPeers, "moebius_transport_unauthenticated_peers", kGauge, "", {"transport"},
+     "Of the peers that are connected, those of other hosts that have proved nothing: without TLS."},
+    {kPeerRttSeconds, "moebius_peer_rtt_seconds", kHistogram, "seconds", {"transport", "lane"},
+     "From a beat, while messages are under way, to the credit with which the peer answers it at once: "
+     "network, and what waits before it at both ends. None while nothing is sent.", kComputeBuckets},
     {kTransportLinks, "moebius_transport_links", kGauge, "", {"transport"},
      "Open links, those that have not said who they are included."},
     {kTransportErrors, "moebius_transport_errors_total", kCounter, "", {"transport", "reason"},
      "Links cut for what came over them or for saying nothing (silent_link), connected peers that left or died "
-     "(peer_died), connections that ended before a link came over them (handshake; gRPC alone), and, at a router, links "
+     "(peer_died), connections that ended before a link came over them (handshake), and, at a router, links "
      "of processes that it did not let in (join_refused; a process has three)."},
     {kTransportRetries, "moebius_transport_retries_total", kCounter, "", {"transport"},
      "Dials of a peer after the first: it had gone, or did not answer."},
@@ -214,6 +228,8 @@ constexpr MetricSpec kTable[] = {
     {kPackedCache, "moebius_packed_cache_total", kCounter, "", {"outcome"},
      "Uses of the packed cache: hit, miss, stale (made of files that have changed), invalid (damaged, "
      "or not this user's own), written, refused (not kept: no room, no right)."},
+    {kReady, "moebius_ready", kGauge, "", {},
+     "1 while /readyz says yes, 0 while it says no: what is missing is in its words."},
     {kLoopLastSuccess, "moebius_background_loop_last_success_timestamp_seconds", kGauge, "seconds",
      {"loop"},
      "When the loop was last seen to progress or to have nothing to do, as Unix time."},

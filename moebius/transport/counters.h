@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
+#include "moebius/telemetry/instruments.h"
 #include "moebius/transport/frame/frame_header.h"
 #include "moebius/transport/lane.h"
 
@@ -71,7 +72,9 @@ class LaneCounters {
     Increase(stage_nanoseconds_[static_cast<size_t>(stage)],
              static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(time))));
   }
+  void OnRoundTrip(absl::Duration time) { round_trips_.Observe(time); }
   LaneFigures figures() const;
+  const Histogram& round_trips() const { return round_trips_; }
 
  private:
   using Counter = std::atomic<uint64_t>;
@@ -89,6 +92,7 @@ class LaneCounters {
   Counter copied_bytes_{0};
   std::array<Counter, kNumDropReasons> dropped_ = {};
   std::array<Counter, kNumTransportStages> stage_nanoseconds_ = {};
+  Histogram round_trips_{Metric::kPeerRttSeconds};
 };
 
 }  // namespace moebius

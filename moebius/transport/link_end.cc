@@ -260,7 +260,7 @@ absl::Status LinkEnd::ReceiveNext(const FrameHeader& header, Payload payload) {
     MOEBIUS_ASSIGN_OR_RETURN(const uint64_t consumed, ParseCredit(header, payload));
     {
       MutexLock lock(mutex_);
-      MOEBIUS_RETURN_IF_ERROR(queue_->OnCredit(consumed));
+      MOEBIUS_RETURN_IF_ERROR(queue_->OnCredit(consumed, clock_.Now()));
     }
     Pump();
     return absl::OkStatus();

@@ -38,7 +38,12 @@ void WriteLane(Lane lane, const LaneFigures& figures, absl::string_view provider
 
 void WritePeers(const Transport& transport, absl::string_view provider, MetricWriter& writer) {
   std::array<int, kNumPeerStates> counts = {};
-  for (const PeerInfo& peer : transport.peers()) ++counts[static_cast<size_t>(peer.state)];
+  int num_unauthenticated = 0;
+  for (const PeerInfo& peer : transport.peers()) {
+    ++counts[static_cast<size_t>(peer.state)];
+    if (IsUnauthenticated(peer)) ++num_unauthenticated;
+  }
+  writer.WriteGauge(Metric::kUnauthenticatedPeers, num_unauthenticated, {provider});
   for (size_t index = 0; index < kNumPeerStates; ++index) {
     writer.WriteGauge(Metric::kTransportPeers, counts[index],
                       {provider, PeerStateName(static_cast<PeerState>(index))});
@@ -47,11 +52,19 @@ void WritePeers(const Transport& transport, absl::string_view provider, MetricWr
 
 }  // namespace
 
+bool IsUnauthenticated(const PeerInfo& peer) {
+  const bool is_there = peer.state == PeerState::kConnected || peer.state == PeerState::kSuspect;
+  if (!is_there || !peer.facts.identity.empty() || peer.facts.same_host) return false;
+  const absl::StatusOr<Address> remote = ParseAddress(peer.facts.remote);
+  return !remote.ok() || !IsLoopback(*remote);
+}
+
 void WriteTransportMetrics(const Transport& transport, absl::string_view provider,
                            MetricWriter& writer) {
   const TransportFigures figures = transport.figures();
   for (const Lane lane : {Lane::kControl, Lane::kDecode, Lane::kBulk}) {
     WriteLane(lane, figures.lanes[LaneIndex(lane)], provider, writer);
+    writer.WriteHistogram(transport.round_trips(lane), {provider, LaneName(lane)});
   }
   WritePeers(transport, provider, writer);
   const auto write_error = [&](absl::string_view reason, uint64_t count) {

@@ -82,16 +82,22 @@ void SendQueue::Open(const SendTerms& terms) {
   open_ = true;
 }
 
-absl::Status SendQueue::OnCredit(uint64_t consumed) {
+absl::Status SendQueue::OnCredit(uint64_t consumed, absl::Duration now) {
   if (consumed > next_sequence_) {
     return absl::InvalidArgumentError(
         absl::StrCat("credit for ", consumed, " frames, ", next_sequence_, " were sent"));
+  }
+  if (asking_.has_value() && consumed > asking_->sequence) {
+    if (HasUncreditedBefore(asking_->sequence)) counters_.OnRoundTrip(now - asking_->sent_at);
+    asking_.reset();
   }
   consumed_ = std::max(consumed_, consumed);
   while (!in_flight_.empty() && in_flight_.front().first < consumed) {
     in_flight_bytes_ -= in_flight_.front().second;
     in_flight_.pop_front();
   }
+  // It was on its way when the beat left: the beat has nothing to ask for, and no answer.
+  if (asking_.has_value() && !HasUncreditedBefore(asking_->sequence)) asking_.reset();
   return absl::OkStatus();
 }
 
@@ -117,6 +123,9 @@ std::optional<Frame> SendQueue::NextOwnFrame() {
 std::optional<WireFrame> SendQueue::Next(absl::Duration now, std::vector<Finished>* finished) {
   if (std::optional<Frame> own = NextOwnFrame(); own.has_value()) {
     counters_.OnSent(own->header.kind, own->header.payload_bytes, false);
+    if (own->header.kind == kBeatKind && !asking_.has_value() && HasUncredited()) {
+      asking_ = AskingBeat{next_sequence_, now};
+    }
     return Seal(*std::move(own));
   }
   if (!open_ || pending_.empty()) return std::nullopt;

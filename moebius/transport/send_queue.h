@@ -73,8 +73,9 @@ class SendQueue {
 
   /// Messages may leave from now on.
   void Open(const SendTerms& terms);
-  /// INVALID_ARGUMENT when it covers frames that were never sent.
-  absl::Status OnCredit(uint64_t consumed);
+  /// INVALID_ARGUMENT when it covers frames that were never sent. A beat that is answered by it
+  /// counts as a round trip.
+  absl::Status OnCredit(uint64_t consumed, absl::Duration now);
 
   /// The next frame that may leave now, or nothing. The wait of a message whose last part it is
   /// counts.
@@ -99,6 +100,9 @@ class SendQueue {
     SendDone done;
   };
 
+  bool HasUncreditedBefore(uint64_t sequence) const {
+    return !in_flight_.empty() && in_flight_.front().first < sequence;
+  }
   WireFrame Seal(Frame frame);
   std::optional<Frame> NextOwnFrame();
   std::string Describe() const;
@@ -119,6 +123,13 @@ class SendQueue {
   uint64_t in_flight_bytes_ = 0;
   uint64_t consumed_ = 0;
   uint64_t next_sequence_ = 0;
+  // A beat that left behind message frames that no credit covered: the other end answers it at once
+  // with a credit, unless it had given one for all of them already.
+  struct AskingBeat {
+    uint64_t sequence = 0;
+    absl::Duration sent_at;
+  };
+  std::optional<AskingBeat> asking_;
 };
 
 }  // namespace moebius

@@ -83,6 +83,7 @@ bool Transport::CancelReservation(ReservationId id) { return core_->CancelReserv
 std::vector<PeerInfo> Transport::peers() const { return core_->peers(); }
 absl::StatusOr<PeerInfo> Transport::FindPeer(PeerId id) const { return core_->FindPeer(id); }
 TransportFigures Transport::figures() const { return core_->figures(); }
+const Histogram& Transport::round_trips(Lane lane) const { return core_->round_trips(lane); }
 uint64_t Transport::incarnation() const { return core_->incarnation(); }
 DeliveryPoller* Transport::poller() const { return core_->poller(); }
 

@@ -150,6 +150,8 @@ class Transport {
   /// NOT_FOUND when it is not known (any more).
   absl::StatusOr<PeerInfo> FindPeer(PeerId id) const;
   TransportFigures figures() const;
+  /// Of beats and the credits that answer them, of all peers. As long-lived as the transport.
+  const Histogram& round_trips(Lane lane) const;
   uint64_t incarnation() const;
   /// The provider's, for those who wait for deliveries; may be null.
   DeliveryPoller* poller() const;

@@ -41,6 +41,7 @@ class Transport::Core final : public LinkEndOwner,
   bool CancelReservation(ReservationId id) { return table_.Cancel(id); }
   std::vector<PeerInfo> peers() const;
   absl::StatusOr<PeerInfo> FindPeer(PeerId id) const;
+  const Histogram& round_trips(Lane lane) const { return counters_[LaneIndex(lane)].round_trips(); }
   TransportFigures figures() const;
   uint64_t incarnation() const { return options_.incarnation; }
   DeliveryPoller* poller() const { return provider_.poller(); }

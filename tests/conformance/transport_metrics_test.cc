@@ -84,8 +84,45 @@ TEST(TransportMetricsTest, CountKnownTrafficExactlyOnBothSides) {
     }
   }
   EXPECT_EQ(ValueOf(sent, "moebius_transport_retries_total{transport=\"loopback\"}"), 0);
+  // Beats found messages without a credit on their way, and had their answers.
+  const auto round_trips = [](const std::string& scrape, const std::string& lane) {
+    return ValueOf(
+        scrape,
+        absl::StrCat("moebius_peer_rtt_seconds_count{transport=\"loopback\",lane=\"", lane, "\"}"));
+  };
+  EXPECT_GE(round_trips(sent, "bulk"), 1);
+  EXPECT_GE(round_trips(sent, "decode"), 1);
+  EXPECT_EQ(round_trips(received, "bulk"), 0) << "it sent none";
+  EXPECT_EQ(ValueOf(sent, "moebius_transport_unauthenticated_peers{transport=\"loopback\"}"), 0);
   EXPECT_EQ(MetricsErrors(sent), 0);
   EXPECT_EQ(MetricsErrors(received), 0);
+}
+
+TEST(TransportMetricsTest, APeerIsUnauthenticatedWhenItIsOfAnotherHostAndProvedNothing) {
+  PeerInfo peer;
+  peer.state = PeerState::kConnected;
+  peer.facts.remote = "10.0.0.7:41200";
+  EXPECT_TRUE(IsUnauthenticated(peer));
+  peer.facts.remote = "expert-0.experts:7410";
+  EXPECT_TRUE(IsUnauthenticated(peer));
+  peer.state = PeerState::kSuspect;
+  EXPECT_TRUE(IsUnauthenticated(peer));
+  for (const char* here : {"127.0.0.1:41200", "[::1]:41200"}) {
+    peer.facts.remote = here;
+    EXPECT_FALSE(IsUnauthenticated(peer)) << here;
+  }
+  peer.facts.remote = "10.0.0.7:41200";
+  peer.facts.identity = "spiffe://moebius/expert";
+  EXPECT_FALSE(IsUnauthenticated(peer));
+  peer.facts = LinkFacts();
+  peer.facts.remote = "pid 7 of this host";
+  peer.facts.same_host = true;
+  EXPECT_FALSE(IsUnauthenticated(peer));
+  peer.facts.same_host = false;
+  for (const PeerState state : {PeerState::kConnecting, PeerState::kDead}) {
+    peer.state = state;
+    EXPECT_FALSE(IsUnauthenticated(peer));
+  }
 }
 
 TEST(TransportMetricsTest, ShowPeersByStateAndTheirDeaths) {

@@ -17,6 +17,7 @@ DATA_SECONDS = 120
 # Conditions that have no data while all is well, with the reason.
 EMPTY_WHEN_WELL = {
     "moebius_tls_certificate_expiry_timestamp_seconds - time()": "this cluster has no certificates",
+    "moebius_expert_assignments_dropped_total": "this cluster has no capacity",
 }
 
 

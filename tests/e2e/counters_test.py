@@ -13,7 +13,7 @@ from routing_test import Cluster
 # What depends on time, on the wire's own business, or on who looks: no traffic fixes these.
 FREE = re.compile(
     r"^(process_|moebius_(transport_|http_|log_lines|step_phase_seconds|step_stall_seconds|"
-    r"attention_exposed_wait|metrics_errors)|.*_seconds_(bucket|sum)|.*_bucket\{|.*_sum\b)")
+    r"attention_exposed_wait|metrics_errors|peer_rtt|slow_steps)|.*_seconds_(bucket|sum)|.*_bucket\{|.*_sum\b)")
 IDS = "256,65,110,100"
 NUM_IDS = 4
 
@@ -182,6 +182,11 @@ class CountersTest(unittest.TestCase):
         self.assertEqual(moved['moebius_recomputed_total{what="rows"}'], timing["resent_rows"])
         self.assertEqual(moved['moebius_recomputed_total{what="dispatch_rounds"}'],
                          timing["resends"])
+        # It was given up while it was suspect; or, where others were not asked in time, dead.
+        failovers = sum(count for series, count in moved.items()
+                        if series.startswith("moebius_failovers_total{"))
+        self.assertGreater(failovers, 0)
+        self.assertLessEqual(failovers, timing["resends"] + moved.get("moebius_step_retries_total", 0))
         self.assertNotIn("moebius_token_conservation_errors_total", moved)
 
 

@@ -14,7 +14,7 @@ PROMPT = ["--prompt", "And the king said to them, Go ye into the city", "--seed"
 class Cluster:
     """A router with flags of its own, expert services and one attention rank; ready."""
 
-    def __init__(self, *router_flags, num_experts=2):
+    def __init__(self, *router_flags, num_experts=2, expert_flags=None):
         self.services = []
         try:
             self.router = self.start(
@@ -23,7 +23,7 @@ class Cluster:
                 f"--experts={num_experts}", *router_flags)
             join = f"--join={self.router.ports['data']}"
             for slot in range(num_experts):
-                self.start("expert", join, f"--slot={slot}")
+                self.start("expert", join, f"--slot={slot}", *(expert_flags or {}).get(slot, []))
             self.start("attention", join, "--listen=127.0.0.1:0")
             done = programs.run(programs.MOEBIUS, "wait", "--router", self.grpc(), "--timeout",
                                 f"{READY_SECONDS}s")

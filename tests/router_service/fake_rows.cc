@@ -68,6 +68,7 @@ absl::Status FakeRows::RunStep(const StepRequest& request, StepResult* result) {
   }
   EXPECT_LE(kv_pool().used_blocks, pool_.num_blocks);
   steps.push_back(request);
+  if (after_step) after_step(result);
   return absl::OkStatus();
 }
 

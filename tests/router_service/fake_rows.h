@@ -39,6 +39,8 @@ class FakeRows final : public RowOwnerPort {
 
   /// Called before each step; a failure fails it.
   std::function<absl::Status(const StepRequest&)> before_step;
+  /// Called with the result of each step that succeeds, to add to it.
+  std::function<void(StepResult*)> after_step;
   /// What WaitUntilUsable says; nothing is ever missing where it is empty.
   std::function<bool(absl::Duration)> wait_until_usable;
   /// Sessions whose KV is gone, to be told once.

@@ -2,18 +2,22 @@
 #include "router_service/remote_experts.h"
 
 #include <atomic>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/telemetry/registry.h"
 #include "moebius/wire/dispatch_codec.h"
 #include "moebius/wire/error_detail.h"
 #include "moebius/wire/message_kind.h"
 #include "moebius/wire/row_codec.h"
 #include "tests/router_service/remote_world.h"
+#include "tests/support/metric_values.h"
 
 namespace moebius {
 namespace {
@@ -63,6 +67,15 @@ int64_t Failures(RemoteWorld& world) {
   int64_t failures = 0;
   for (const ExpertTraffic& traffic : world.port().figures()) failures += traffic.failures;
   return failures;
+}
+
+// What is counted of this reason, and of all.
+int64_t Failovers(RemoteWorld& world, const std::string& reason) {
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { world.port().WriteMetrics(writer); });
+  return static_cast<int64_t>(
+      ValueOf(registry.Scrape(), absl::StrCat("moebius_failovers_total{reason=\"", reason, "\"}")));
 }
 
 uint64_t RoundUp64(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -189,6 +202,7 @@ TEST(RemoteExpertsTest, SendsTheRowsOfAServiceThatDiesMidDispatchElsewhere) {
     const std::vector<ExpertTraffic> traffic = world.port().figures();
     EXPECT_EQ(traffic[1].failures, 1);
     EXPECT_EQ(traffic[1].given_up, 0);
+    EXPECT_EQ(Failovers(world, "gone"), 1);
     EXPECT_GE(traffic[0].resent_rows + traffic[2].resent_rows, world.figures().resent_rows);
     EXPECT_EQ(world.transport().figures().num_reservations, 0u);
   }
@@ -228,6 +242,11 @@ TEST(RemoteExpertsTest, GivesUpASuspectServiceWhereOthersCanStandIn) {
   EXPECT_TRUE(run.Join().ok());
   EXPECT_TRUE(world.BitsAreRight(1));
   EXPECT_EQ(world.port().figures()[1].given_up, 1);
+  EXPECT_EQ(Failovers(world, "suspect"), 1);
+  const std::optional<ServiceWait> slowest = world.port().slowest_service();
+  ASSERT_TRUE(slowest.has_value());
+  EXPECT_EQ(slowest->service, ServiceId(1));
+  EXPECT_GT(slowest->wait, absl::ZeroDuration());
   ASSERT_TRUE(world.Run(2).ok()) << "and the next layer does not ask it";
   EXPECT_EQ(world.port().figures()[1].dispatches, 1);
 }
@@ -297,6 +316,7 @@ TEST(RemoteExpertsTest, TakesNoReplyOfAnotherShapeOrOfNonsense) {
     }
     EXPECT_EQ(world.port().figures()[1].failures, 1)
         << "asked once in this step, answer " << answer;
+    EXPECT_EQ(Failovers(world, answer < 3 ? "damaged" : "refused"), 1) << answer;
     world.BeginStep(20);
     ASSERT_TRUE(world.Run(1).ok());
     EXPECT_EQ(world.port().figures()[1].failures, 2) << "and again in the next";
@@ -329,6 +349,13 @@ TEST(RemoteExpertsTest, SendsElsewhereWhatIsNotAnsweredInTime) {
   EXPECT_TRUE(run.Join().ok());
   EXPECT_TRUE(world.BitsAreRight(1));
   EXPECT_EQ(world.port().figures()[1].failures, 1);
+  EXPECT_EQ(Failovers(world, "silent"), 1);
+  const std::optional<ServiceWait> slowest = world.port().slowest_service();
+  ASSERT_TRUE(slowest.has_value());
+  EXPECT_EQ(slowest->service, ServiceId(1));
+  EXPECT_GE(slowest->wait, absl::Seconds(10));
+  world.BeginStep(40, 1);
+  EXPECT_FALSE(world.port().slowest_service().has_value()) << "of the step at hand alone";
 }
 
 TEST(RemoteExpertsTest, ShutdownEndsTheCallInProgressAndAllThatFollow) {

@@ -90,5 +90,22 @@ TEST_F(HealthTest, ShowsWhenEachLoopLastProgressed) {
               HasSubstr("moebius_background_loop_last_success_timestamp_seconds{loop=\"step\"}"));
 }
 
+TEST_F(HealthTest, ShowsWhetherItIsReadyAsItsProbeSays) {
+  Registry registry;
+  const auto handle =
+      registry.AddCollector([&](MetricWriter& writer) { health_.WriteMetrics(writer); });
+  const auto shown = [&] { return registry.Scrape(); };
+  EXPECT_THAT(shown(), HasSubstr("\nmoebius_ready 0\n"));
+  health_.SetStarted();
+  EXPECT_THAT(shown(), HasSubstr("\nmoebius_ready 1\n"));
+  std::vector<std::string> missing = {"expert slot 1"};
+  health_.AddReadinessCheck([&] { return missing; });
+  EXPECT_THAT(shown(), HasSubstr("\nmoebius_ready 0\n"));
+  missing.clear();
+  EXPECT_THAT(shown(), HasSubstr("\nmoebius_ready 1\n"));
+  health_.SetDraining();
+  EXPECT_THAT(shown(), HasSubstr("\nmoebius_ready 0\n"));
+}
+
 }  // namespace
 }  // namespace moebius

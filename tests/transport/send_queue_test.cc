@@ -80,14 +80,14 @@ TEST_F(SendQueueTest, StopsAtTheWindowAndGoesOnWithCredit) {
   EXPECT_EQ(Drain().size(), 4u);
   EXPECT_EQ(queue_.in_flight_bytes(), kWindow);
   EXPECT_TRUE(Drain().empty());
-  ASSERT_TRUE(queue_.OnCredit(2).ok());
+  ASSERT_TRUE(queue_.OnCredit(2, now_).ok());
   EXPECT_EQ(Drain().size(), 2u);
-  ASSERT_TRUE(queue_.OnCredit(2).ok());  // the same news again
+  ASSERT_TRUE(queue_.OnCredit(2, now_).ok());  // the same news again
   EXPECT_TRUE(Drain().empty());
-  ASSERT_TRUE(queue_.OnCredit(6).ok());
+  ASSERT_TRUE(queue_.OnCredit(6, now_).ok());
   EXPECT_EQ(Drain().size(), 2u);
-  EXPECT_FALSE(queue_.OnCredit(9).ok());
-  ASSERT_TRUE(queue_.OnCredit(8).ok());
+  EXPECT_FALSE(queue_.OnCredit(9, now_).ok());
+  ASSERT_TRUE(queue_.OnCredit(8, now_).ok());
   EXPECT_FALSE(queue_.HasUncredited());
 }
 
@@ -102,7 +102,7 @@ TEST_F(SendQueueTest, CountsHowLongMessagesWaitedUntilTheirLastPartLeft) {
   now_ += absl::Seconds(3);
   Drain();
   EXPECT_EQ(queued(), absl::ZeroDuration()) << "nothing could leave";
-  ASSERT_TRUE(queue_.OnCredit(4).ok());
+  ASSERT_TRUE(queue_.OnCredit(4, now_).ok());
   Drain();
   EXPECT_EQ(queued(), absl::Seconds(3));
 }
@@ -143,7 +143,7 @@ TEST_F(SendQueueTest, DropsTheRestOfWhatIsCancelledOrLate) {
   EXPECT_EQ(finished_[0].status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_TRUE(queue_.Cancel(SendId(1)));
   EXPECT_FALSE(queue_.Cancel(SendId(1)));
-  ASSERT_TRUE(queue_.OnCredit(4).ok());
+  ASSERT_TRUE(queue_.OnCredit(4, now_).ok());
   const auto headers = Drain();
   ASSERT_EQ(headers.size(), 1u);
   EXPECT_EQ(headers[0].step, 2u);
@@ -183,6 +183,62 @@ TEST(HelloTest, BringsWhatWasSaidAndRefusesTheImpossible) {
   const Frame goodbye = BuildGoodbye(absl::AbortedError("\x1b[2J"));
   EXPECT_EQ(ParseGoodbye(goodbye.header, goodbye.payload), absl::AbortedError("?[2J"));
   EXPECT_FALSE(ParseGoodbye(goodbye.header, {}).ok());
+}
+
+// Round trips of beats: the other end answers one at once with a credit, where it owes one.
+class SendQueueRoundTripTest : public SendQueueTest {
+ protected:
+  // A beat that asks nothing, as own frames go first, a message and a beat that asks: 0, 1 and 2.
+  void SendFrameAndBeat() {
+    ASSERT_TRUE(Push(0, 16).ok());
+    queue_.PushBeat();
+    ASSERT_EQ(Drain().size(), 2u);
+    queue_.PushBeat();
+    ASSERT_EQ(Drain().size(), 1u);
+  }
+  uint64_t num_round_trips() const { return counters_.round_trips().figures().count(); }
+};
+
+TEST_F(SendQueueRoundTripTest, ABeatAndTheCreditThatAnswersItAreOne) {
+  SendFrameAndBeat();
+  now_ += absl::Milliseconds(3);
+  ASSERT_TRUE(queue_.OnCredit(3, now_).ok());
+  EXPECT_EQ(num_round_trips(), 1u);
+  EXPECT_DOUBLE_EQ(counters_.round_trips().figures().sum, 0.003);
+  ASSERT_TRUE(queue_.OnCredit(3, now_ + absl::Seconds(1)).ok());
+  EXPECT_EQ(num_round_trips(), 1u) << "an answer counts once";
+}
+
+TEST_F(SendQueueRoundTripTest, ACreditThatWasOnItsWayLeavesTheBeatWithoutAnAnswer) {
+  SendFrameAndBeat();
+  // It covers the message, and was given before the beat came.
+  ASSERT_TRUE(queue_.OnCredit(2, now_).ok());
+  ASSERT_TRUE(Push(1, 16).ok());
+  ASSERT_EQ(Drain().size(), 1u);
+  now_ += absl::Seconds(2);
+  ASSERT_TRUE(queue_.OnCredit(4, now_).ok());  // of its own accord
+  EXPECT_EQ(num_round_trips(), 0u);
+}
+
+TEST_F(SendQueueRoundTripTest, ABeatBehindNothingAsksForNothing) {
+  queue_.PushBeat();
+  ASSERT_EQ(Drain().size(), 1u);
+  ASSERT_TRUE(Push(0, 16).ok());
+  ASSERT_EQ(Drain().size(), 1u);
+  now_ += absl::Seconds(2);
+  ASSERT_TRUE(queue_.OnCredit(2, now_).ok());
+  EXPECT_EQ(num_round_trips(), 0u);
+}
+
+TEST_F(SendQueueRoundTripTest, BeatsWhileOneWaitsForItsAnswerAskNothingMore) {
+  SendFrameAndBeat();
+  now_ += absl::Milliseconds(150);
+  queue_.PushBeat();
+  ASSERT_EQ(Drain().size(), 1u);
+  now_ += absl::Milliseconds(50);
+  ASSERT_TRUE(queue_.OnCredit(4, now_).ok());
+  EXPECT_EQ(num_round_trips(), 1u);
+  EXPECT_DOUBLE_EQ(counters_.round_trips().figures().sum, 0.2) << "since the first of them";
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct ShmContext {
 
   const ShmOptions options;
   uint64_t ring_bytes = 0;  // of each direction of a dialed link
-  Counter accepted{0}, refused{0}, silent_cut{0}, num_links{0};
+  Counter accepted{0}, crowded{0}, refused{0}, silent_cut{0}, open{0}, num_links{0};
   Counter frames_sent{0}, frames_received{0}, copied_bytes{0}, num_wakes{0};
   BufferPool buffers;              // of received frames
   std::unique_ptr<PollLoop> loop;  // last: its end is the end of all uses of the above

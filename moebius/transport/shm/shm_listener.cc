@@ -6,12 +6,14 @@
 
 #include <cerrno>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/mutex.h"
 #include "moebius/base/status.h"
+#include "moebius/transport/shm/shm_connections.h"
 
 namespace moebius {
 namespace {
@@ -23,11 +25,18 @@ constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
 // Tags from 1 on are connections.
 constexpr uint32_t kListenTag = 0;
 
+std::string NameOf(const ShmPeer& peer) {
+  return peer.pid == 0 ? "a process of another container" : absl::StrCat("process ", peer.pid);
+}
+
 // Accepts on the loop's thread. It lives until both the listener and the loop have let go of it.
 class Acceptance final : public PollWatcher, public std::enable_shared_from_this<Acceptance> {
  public:
   Acceptance(ShmContext& context, OwnedFd socket, LinkAcceptor& acceptor)
-      : context_(context), acceptor_(&acceptor), socket_(std::move(socket)) {}
+      : context_(context),
+        connections_(context.options.max_connections, context.options.max_connections_per_process),
+        acceptor_(&acceptor),
+        socket_(std::move(socket)) {}
 
   void Start() MOEBIUS_EXCLUDES(mutex_);
   // No link comes after this, and the port is free.
@@ -51,12 +60,15 @@ class Acceptance final : public PollWatcher, public std::enable_shared_from_this
   void OnHandshake(Handshakes::iterator it) MOEBIUS_REQUIRES(mutex_);
   absl::Status TakeHandover(Handshake& handshake, ShmHandover handover) MOEBIUS_REQUIRES(mutex_);
   void CutSilent() MOEBIUS_REQUIRES(mutex_);
+  void CutOldest(absl::string_view why) MOEBIUS_REQUIRES(mutex_);
   Handshake Take(Handshakes::iterator it) MOEBIUS_REQUIRES(mutex_);
 
+  absl::StatusOr<std::shared_ptr<void>> Count(pid_t pid) MOEBIUS_REQUIRES(mutex_);
+  void Tell(const std::string& source, absl::string_view kind, absl::string_view what) const;
+  void TellUnopened(const ShmPeer& peer, absl::string_view why) const;
+
   ShmContext& context_;
-  // The connections that are open; shared with them.
-  const std::shared_ptr<std::atomic<uint32_t>> num_open_ =
-      std::make_shared<std::atomic<uint32_t>>(0);
+  ShmConnections connections_;
   Mutex mutex_;  // held while the acceptor is called
   LinkAcceptor* acceptor_ MOEBIUS_GUARDED_BY(mutex_);
   OwnedFd socket_ MOEBIUS_GUARDED_BY(mutex_);
@@ -115,27 +127,32 @@ void Acceptance::AcceptLater() {
 
 void Acceptance::Adopt(OwnedFd socket) {
   const absl::StatusOr<ShmPeer> peer = CheckShmPeer(socket.fd());
-  absl::Status refusal = peer.status();
-  if (refusal.ok() && num_open_->load() >= context_.options.max_connections) {
-    refusal = absl::ResourceExhaustedError(
-        absl::StrCat(context_.options.max_connections, " connections are open already"));
-  }
-  if (!refusal.ok()) {
+  if (!peer.ok()) {
     Increase(context_.refused);
-    return SendRefusal(socket.fd(), refusal);
+    Tell("another user", "shm user",
+         absl::StrCat("refused a connection: ", peer.status().message()));
+    return SendRefusal(socket.fd(), peer.status());
+  }
+  absl::StatusOr<std::shared_ptr<void>> connection = Count(peer->pid);
+  if (!connection.ok()) {
+    Increase(context_.crowded);
+    const std::string process = NameOf(*peer);
+    Tell(
+        process, "shm connection",
+        absl::StrCat("closed a connection of ", process, " to the ", kShmPort,
+                     " port at once: it takes ", context_.options.max_connections, " connections, ",
+                     context_.options.max_connections_per_process, " of one process"));
+    return SendRefusal(socket.fd(), connection.status());
   }
   if (handshakes_.size() >= context_.options.max_handshakes) {
-    Increase(context_.silent_cut);
-    Take(handshakes_.begin());
+    CutOldest("others came after it, and it said nothing");
   }
   Increase(context_.accepted);
   const uint32_t tag = next_tag_++;
   if (next_tag_ == kListenTag) ++next_tag_;
   Handshake handshake;
   handshake.peer = *peer;
-  num_open_->fetch_add(1);
-  handshake.connection =
-      std::shared_ptr<void>(nullptr, [num_open = num_open_](void*) { num_open->fetch_sub(1); });
+  handshake.connection = *std::move(connection);
   handshake.since = context_.loop->Now();
   const absl::StatusOr<uint64_t> id =
       context_.loop->Watch(socket.fd(), EPOLLIN | EPOLLRDHUP, shared_from_this(), tag);
@@ -148,6 +165,29 @@ void Acceptance::Adopt(OwnedFd socket) {
   OnHandshake(added);
 }
 
+// Let go before the provider: its links are.
+absl::StatusOr<std::shared_ptr<void>> Acceptance::Count(pid_t pid) {
+  MOEBIUS_ASSIGN_OR_RETURN(std::shared_ptr<void> counted, connections_.Add(pid));
+  Increase(context_.open);
+  return std::shared_ptr<void>(nullptr, [&open = context_.open, counted](void*) {
+    open.fetch_sub(1, std::memory_order_relaxed);
+  });
+}
+
+void Acceptance::Tell(const std::string& source, absl::string_view kind,
+                      absl::string_view what) const {
+  if (context_.options.on_refusal) {
+    context_.options.on_refusal({source, std::string(kind)}, std::string(what));
+  }
+}
+
+void Acceptance::TellUnopened(const ShmPeer& peer, absl::string_view why) const {
+  const std::string process = NameOf(peer);
+  Tell(process, "shm handshake",
+       absl::StrCat("a connection of ", process, " to the ", kShmPort,
+                    " port ended before a peer spoke: ", why));
+}
+
 void Acceptance::OnHandshake(Handshakes::iterator it) {
   absl::StatusOr<std::optional<ShmHandover>> handover =
       ReceiveHandover(it->second.socket.fd(), context_.options.max_ring_bytes);
@@ -157,6 +197,7 @@ void Acceptance::OnHandshake(Handshakes::iterator it) {
       handover.ok() ? TakeHandover(handshake, **std::move(handover)) : handover.status();
   if (status.ok()) return;
   Increase(context_.refused);
+  TellUnopened(handshake.peer, status.message());
   SendRefusal(handshake.socket.fd(), status);
 }
 
@@ -180,12 +221,17 @@ absl::Status Acceptance::TakeHandover(Handshake& handshake, ShmHandover handover
   return absl::OkStatus();
 }
 
+void Acceptance::CutOldest(absl::string_view why) {
+  Increase(context_.silent_cut);
+  TellUnopened(handshakes_.begin()->second.peer, why);
+  Take(handshakes_.begin());
+}
+
 void Acceptance::CutSilent() {
   const absl::Duration limit = context_.options.silence_limit;
   const absl::Duration now = context_.loop->Now();
   while (!handshakes_.empty() && handshakes_.begin()->second.since + limit <= now) {
-    Increase(context_.silent_cut);
-    Take(handshakes_.begin());
+    CutOldest("it said nothing");
   }
   is_cut_planned_ = !handshakes_.empty();
   if (!is_cut_planned_) return;

@@ -63,11 +63,21 @@ absl::StatusOr<std::unique_ptr<Link>> ShmLinkProvider::Dial(const Address& addre
   return MakeDialedShmLink(*context_, address);
 }
 
+void ShmLinkProvider::WriteMetrics(MetricWriter& writer) const {
+  const ShmFigures now = figures();
+  writer.WriteGauge(Metric::kRpcConnections, static_cast<double>(now.open), {kShmPort});
+  writer.WriteCounter(Metric::kRpcConnectionsRefused, static_cast<double>(now.crowded), {kShmPort});
+  writer.WriteCounter(Metric::kTransportErrors, static_cast<double>(now.refused + now.silent_cut),
+                      {name(), "handshake"});
+}
+
 ShmFigures ShmLinkProvider::figures() const {
   ShmFigures figures;
   figures.accepted = context_->accepted.load();
+  figures.crowded = context_->crowded.load();
   figures.refused = context_->refused.load();
   figures.silent_cut = context_->silent_cut.load();
+  figures.open = context_->open.load();
   figures.num_links = context_->num_links.load();
   figures.frames_sent = context_->frames_sent.load();
   figures.frames_received = context_->frames_received.load();

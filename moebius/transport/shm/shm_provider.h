@@ -35,6 +35,8 @@ class ShmLinkProvider final : public LinkProvider {
                                                        LinkAcceptor& acceptor) override;
   absl::StatusOr<std::unique_ptr<Link>> Dial(const Address& address, Lane lane) override;
 
+  void WriteMetrics(MetricWriter& writer) const override;
+
   ShmFigures figures() const;
 
  private:

@@ -2,15 +2,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
+#include "moebius/base/mutex.h"
+#include "moebius/telemetry/registry.h"
 #include "moebius/transport/shm/shm_provider.h"
 #include "moebius/transport/shm/shm_socket.h"
 #include "tests/transport/link_suite.h"
@@ -220,7 +225,7 @@ TEST(ShmListenTest, CapsConnectionsAndTakesOthersWhenSomeHaveGone) {
     return std::count_if(guests.begin(), guests.end(), [](auto& guest) { return guest->closed(); });
   };
   ASSERT_TRUE(Until([&] { return num_closed() == 3 && host.num_links() == 5; }));
-  EXPECT_EQ(provider->figures().refused, 3u);
+  EXPECT_EQ(provider->figures().crowded, 3u);
   for (const auto& guest : guests) {
     if (!guest->closed()) continue;
     EXPECT_EQ(guest->reason().code(), absl::StatusCode::kResourceExhausted) << guest->reason();
@@ -230,6 +235,115 @@ TEST(ShmListenTest, CapsConnectionsAndTakesOthersWhenSomeHaveGone) {
   LinkUser next(*provider->Dial((*listener)->address(), kLane));
   next.Write(NumberedFrame(0, 10));
   EXPECT_TRUE(Until([&] { return host.TotalFrames() == 1; }));
+}
+
+TEST(ShmListenTest, KeepsNoMoreConnectionsThanDescriptorsAllow) {
+  const auto bounded = [](uint64_t max_descriptors) {
+    ShmOptions options;
+    BoundByDescriptors(max_descriptors, &options);
+    return std::pair(options.max_connections, options.max_connections_per_process);
+  };
+  EXPECT_EQ(bounded(1024), std::pair(85u, 63u));
+  EXPECT_EQ(bounded(4096), std::pair(341u, 255u));
+  EXPECT_EQ(bounded(3), std::pair(6u, 3u)) << "two peers at least";
+  EXPECT_EQ(bounded(12288), std::pair(1024u, 256u));
+  EXPECT_EQ(bounded(~uint64_t{0}), std::pair(1024u, 256u)) << "raises nothing";
+}
+
+TEST(ShmListenTest, ALinkTakesAsManyDescriptorsAtEachEndAsItIsCountedFor) {
+  const auto num_descriptors = [] {
+    std::filesystem::directory_iterator all("/proc/self/fd");
+    return static_cast<uint64_t>(std::distance(begin(all), end(all)));
+  };
+  auto provider = MakeProvider();
+  Host host;
+  auto listener = provider->Listen({"127.0.0.1", 0}, host);
+  const uint64_t before = num_descriptors();
+  std::vector<std::unique_ptr<LinkUser>> guests;
+  for (int i = 0; i < 10; ++i) {
+    guests.push_back(std::make_unique<LinkUser>(*provider->Dial((*listener)->address(), kLane)));
+  }
+  ASSERT_TRUE(Until([&] { return host.num_links() == 10; }));
+  EXPECT_TRUE(Until([&] {
+    return num_descriptors() - before == 10 * 2 * kDescriptorsPerShmConnection;
+  })) << num_descriptors() - before;
+}
+
+// What a listener has told and counted of those that it closed.
+class ShmRefusalTest : public ::testing::Test {
+ protected:
+  ShmOptions Telling(ShmOptions options) {
+    options.on_refusal = [this](const LogSource& source, const std::string& text) {
+      MutexLock lock(mutex_);
+      told_.push_back(absl::StrCat(source.peer, "|", source.kind, "|", text));
+    };
+    return options;
+  }
+  std::vector<std::string> told() {
+    MutexLock lock(mutex_);
+    return told_;
+  }
+  static std::string MetricsOf(const LinkProvider& provider) {
+    Registry registry;
+    const auto handle =
+        registry.AddCollector([&](MetricWriter& writer) { provider.WriteMetrics(writer); });
+    return registry.Scrape();
+  }
+
+  Mutex mutex_;
+  std::vector<std::string> told_ MOEBIUS_GUARDED_BY(mutex_);
+};
+
+TEST_F(ShmRefusalTest, AProcessHasNoMoreConnectionsThanItsShare) {
+  ShmOptions options;
+  options.max_connections_per_process = 3;
+  auto provider = MakeProvider(Telling(options));
+  Host host;
+  auto listener = provider->Listen({"127.0.0.1", 0}, host);
+  std::vector<std::unique_ptr<LinkUser>> guests;
+  for (int i = 0; i < 5; ++i) {
+    guests.push_back(std::make_unique<LinkUser>(*provider->Dial((*listener)->address(), kLane)));
+  }
+  const auto num_closed = [&] {
+    return std::count_if(guests.begin(), guests.end(), [](auto& guest) { return guest->closed(); });
+  };
+  ASSERT_TRUE(Until([&] { return num_closed() == 2 && host.num_links() == 3; }));
+  for (const auto& guest : guests) {
+    if (!guest->closed()) continue;
+    EXPECT_EQ(guest->reason().code(), absl::StatusCode::kResourceExhausted) << guest->reason();
+    EXPECT_THAT(std::string(guest->reason().message()), HasSubstr("3 connections of this process"));
+  }
+  const std::string self = absl::StrCat("process ", getpid());
+  const std::string sentence =
+      absl::StrCat(self, "|shm connection|closed a connection of ", self,
+                   " to the shm port at once: it takes 1024 connections, 3 of one process");
+  EXPECT_EQ(told(), std::vector<std::string>(2, sentence));
+  const std::string metrics = MetricsOf(*provider);
+  EXPECT_THAT(metrics, HasSubstr("moebius_rpc_connections{port=\"shm\"} 3\n"));
+  EXPECT_THAT(metrics, HasSubstr("moebius_rpc_connections_refused_total{port=\"shm\"} 2\n"));
+  // A share that was given back is there again.
+  guests.clear();
+  ASSERT_TRUE(Until([&] { return provider->figures().open == 0; }));
+  LinkUser next(*provider->Dial((*listener)->address(), kLane));
+  next.Write(NumberedFrame(0, 10));
+  EXPECT_TRUE(Until([&] { return host.TotalFrames() == 1; }));
+}
+
+TEST_F(ShmRefusalTest, WhoNeverSpokeIsToldAndCountedAsAHandshake) {
+  ShmOptions options;
+  options.silence_limit = absl::Milliseconds(50);
+  auto provider = MakeProvider(Telling(options));
+  Host host;
+  auto listener = provider->Listen({"127.0.0.1", 0}, host);
+  const auto silent = ConnectShmSocket((*listener)->address());
+  ASSERT_TRUE(silent.ok() && silent->has_value()) << silent.status();
+  ASSERT_TRUE(Until([&] { return told().size() == 1; }));
+  EXPECT_EQ(told().front(),
+            absl::StrCat("process ", getpid(), "|shm handshake|a connection of process ", getpid(),
+                         " to the shm port ended before a peer spoke: it said nothing"));
+  EXPECT_THAT(
+      MetricsOf(*provider),
+      HasSubstr("moebius_transport_errors_total{transport=\"shm\",reason=\"handshake\"} 1\n"));
 }
 
 TEST(ShmListenTest, CutsSilentConnectionsAndKeepsServing) {

@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -180,6 +182,38 @@ TEST(ShmProcessTest, AnotherUserIsRefusedByBothEnds) {
   ASSERT_TRUE(Until([&] { return user.closed(); }));
   EXPECT_EQ(user.reason().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(user.reason().message()), HasSubstr("runs as user 1"));
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST(ShmProcessTest, AProcessThatHasItsShareTakesNothingFromAnother) {
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  Child other([&](const std::function<void(uint64_t)>&) {
+    uint64_t port = 0;
+    if (read(go[0], &port, sizeof(port)) != sizeof(port)) _exit(1);
+    const auto socket = ConnectShmSocket(PortOf(port));
+    if (socket.ok() && socket->has_value()) pause();
+  });
+  ShmOptions options;
+  options.max_connections_per_process = 3;
+  options.silence_limit = absl::Seconds(60);
+  auto provider = *ShmLinkProvider::Make(options);
+  Host host;
+  auto listener = provider->Listen({"127.0.0.1", 0}, host);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  std::vector<OwnedFd> sockets;
+  for (int i = 0; i < 5; ++i) {
+    auto socket = ConnectShmSocket((*listener)->address());
+    ASSERT_TRUE(socket.ok() && socket->has_value()) << socket.status();
+    sockets.push_back(**std::move(socket));
+  }
+  ASSERT_TRUE(Until([&] { return provider->figures().crowded == 2; }));
+  EXPECT_TRUE(Until([&] { return provider->figures().open == 3; }));
+  const uint64_t port = (*listener)->address().port;
+  ASSERT_EQ(write(go[1], &port, sizeof(port)), ssize_t{sizeof(port)});
+  EXPECT_TRUE(Until([&] { return provider->figures().open == 4; }));
+  EXPECT_EQ(provider->figures().crowded, 2u);
   close(go[0]);
   close(go[1]);
 }
