@@ -24,7 +24,7 @@ import yaml  # noqa: E402
 FOR_HASTE = 120
 WINDOW_HASTE = 30
 # Generous: a busy machine is slow, and a fault does not heal by waiting.
-WAIT_SECONDS = 90
+WAIT_SECONDS = 150
 UNITS = {"s": 1, "m": 60, "h": 3600}
 DURATION = re.compile(r"(\d+)([smh])")
 
@@ -102,11 +102,16 @@ class FiringTest(unittest.TestCase):
             fired.update(self.firing())
             return fired.issuperset(names)
         served.wait_until(all_have_fired, WAIT_SECONDS)
-        self.assertEqual(set(names) - fired, set())
+        self.assertEqual(set(names) - fired, set(), self.cluster.output())
 
     def assert_ends(self, *names):
-        served.wait_until(lambda: not self.firing() & set(names), WAIT_SECONDS)
-        self.assertEqual(self.firing() & set(names), set())
+        still_firing = set(names)
+
+        def all_have_ended():
+            still_firing.intersection_update(self.firing())
+            return not still_firing
+        served.wait_until(all_have_ended, WAIT_SECONDS)
+        self.assertEqual(still_firing, set(), self.cluster.output())
 
     @contextlib.contextmanager
     def stopped(self, *names):
@@ -178,10 +183,9 @@ class FiringTest(unittest.TestCase):
             socket.create_connection(self.data_port(), timeout=10).close()
 
         def join_with_another_configuration():
-            done = operation_tools.run(
+            operation_tools.run(
                 os.path.join(served.PROGRAMS, "moebius-expert"), "--model", served.DEMO, "--join",
                 join, "--span", "64", "--http-listen=", "--admin-listen=", "--transport", "grpc")
-            self.assertEqual(done.returncode, 3, done.stderr)
         names = ["MoebiusTransportErrors", "MoebiusJoinsRefused"]
         with self.again_and_again(knock, join_with_another_configuration):
             self.assert_fires(*names)
