@@ -30,6 +30,24 @@ struct LocalRanks {
   std::unique_ptr<RankGroup> group;
 };
 
+/// A method, and the ranks of its groups.
+struct Way {
+  AttentionMethod method = AttentionMethod::kRingPassKv;
+  int32_t ulysses_ranks = 1;
+};
+/// Every one that so many ranks have.
+inline std::vector<Way> WaysOf(int32_t num_ranks) {
+  if (num_ranks == 1) return {{AttentionMethod::kLocal}};
+  std::vector<Way> ways{{AttentionMethod::kAllGather},
+                        {AttentionMethod::kRingPassKv},
+                        {AttentionMethod::kRingPassQ},
+                        {AttentionMethod::kUlysses, num_ranks}};
+  for (int32_t parts = 2; parts < num_ranks; ++parts) {
+    if (num_ranks % parts == 0) ways.push_back({AttentionMethod::k2d, parts});
+  }
+  return ways;
+}
+
 /// All rows of a session in steps of so many; the last number goes on.
 inline RowBatch<Bf16> RunAll(RankGroup& group, TestSession session,
                              const std::vector<int64_t>& chunks) {

@@ -27,6 +27,8 @@ using testing::MakeTestSession;
 using testing::RunAll;
 using testing::RunTestStep;
 using testing::TestSession;
+using testing::Way;
+using testing::WaysOf;
 
 constexpr int64_t kSpan = 64;      // two key blocks
 constexpr int64_t kGenerated = 3;  // rows behind each prompt
@@ -40,23 +42,6 @@ AttentionCase MakeWholeCase(const std::string& name, const std::string& sum) {
   model.facts.sum = AttentionSum::kPerDegree;
   model.facts.layout = *ParseAttentionLayout(sum);
   return model;
-}
-
-// A method, and the ranks of its groups.
-struct Way {
-  AttentionMethod method = AttentionMethod::kRingPassKv;
-  int32_t ulysses_ranks = 1;
-};
-std::vector<Way> WaysOf(int32_t num_ranks) {
-  if (num_ranks == 1) return {{AttentionMethod::kLocal}};
-  std::vector<Way> ways{{AttentionMethod::kAllGather},
-                        {AttentionMethod::kRingPassKv},
-                        {AttentionMethod::kRingPassQ},
-                        {AttentionMethod::kUlysses, num_ranks}};
-  for (int32_t parts = 2; parts < num_ranks; ++parts) {
-    if (num_ranks % parts == 0) ways.push_back({AttentionMethod::k2d, parts});
-  }
-  return ways;
 }
 
 // Prompts shorter than the ranks, at spans' ends and, of two ranks, of two rounds.

@@ -22,6 +22,8 @@ using testing::MakeTestSession;
 using testing::RunAll;
 using testing::RunTestStep;
 using testing::TestSession;
+using testing::Way;
+using testing::WaysOf;
 
 constexpr int64_t kSpan = 32;  // the smallest that the kernels compute
 constexpr int64_t kWindows[] = {1, 3, kSpan - 1, kSpan, kSpan + 1, 3 * kSpan + 5, 1000};
@@ -30,22 +32,6 @@ AttentionCase MakeWindowCase(const std::string& name, int64_t size) {
   AttentionCase model = MakeAttentionCase(name, kSpan);
   model.facts.config.windows = {size, 0};
   return model;
-}
-
-// A method, and the ranks of its groups.
-struct Way {
-  AttentionMethod method;
-  int32_t ulysses_ranks = 1;
-};
-std::vector<Way> WaysOf(int32_t num_ranks) {
-  std::vector<Way> ways{{AttentionMethod::kAllGather},
-                        {AttentionMethod::kRingPassKv},
-                        {AttentionMethod::kRingPassQ},
-                        {AttentionMethod::kUlysses, num_ranks}};
-  for (int32_t parts = 2; parts < num_ranks; ++parts) {
-    if (num_ranks % parts == 0) ways.push_back({AttentionMethod::k2d, parts});
-  }
-  return ways;
 }
 
 class WindowBitsTest : public ::testing::TestWithParam<std::string> {};

@@ -48,6 +48,15 @@ def copy_demo_with_flipped_bit(folder):
         file.write(bytes([byte ^ 0x40]))
 
 
+def change_json(folder, name, values):
+    """Sets the given fields of a JSON file of the folder."""
+    path = os.path.join(folder, name)
+    with open(path, encoding="utf-8") as file:
+        content = json.load(file)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({**content, **values}, file)
+
+
 def expected_case(name):
     """A case of the demo's expected.json."""
     with open(os.path.join(DEMO, "expected.json"), encoding="utf-8") as file:

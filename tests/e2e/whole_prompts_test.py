@@ -23,14 +23,6 @@ CLUSTERS = (("shm", 2, "ring-pass-kv"), ("grpc", 3, "ring-pass-q"), ("grpc", 2, 
 TOLERANCE = 0.1  # of a logarithm of a probability
 
 
-def change(folder, name, values):
-    path = os.path.join(folder, name)
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**content, **values}, file)
-
-
 def generated_tokens(router):
     with urllib.request.urlopen(router["metrics"], timeout=programs.TIMEOUT_SECONDS) as answer:
         page = answer.read().decode()
@@ -41,7 +33,7 @@ def make(folder):
     subprocess.run([programs.MOEBIUS, "model", "make", "--family", "qwen3_moe", "--layers", "3",
                     "--positions", "2048", "--out", folder, "--quiet"], check=True,
                    stdout=subprocess.DEVNULL, timeout=programs.TIMEOUT_SECONDS)
-    change(folder, "moebius.json", {"span": SPAN})
+    programs.change_json(folder, "moebius.json", {"span": SPAN})
 
 
 class WholePromptsTest(unittest.TestCase):
@@ -53,7 +45,7 @@ class WholePromptsTest(unittest.TestCase):
         cls.causal_model = os.path.join(cls.folder.name, "causal")
         make(cls.model)
         make(cls.causal_model)
-        change(cls.model, "config.json", {"is_causal": False})
+        programs.change_json(cls.model, "config.json", {"is_causal": False})
         cls.causal = cls.generate("--model", cls.causal_model)
         cls.alone = cls.generate("--model", cls.model)
         assert cls.alone["logits_hash"] != cls.causal["logits_hash"], "the mask hides nothing"
@@ -168,7 +160,7 @@ class WholePromptsTest(unittest.TestCase):
     def test_a_window_of_such_a_model_is_refused_by_name(self):
         folder = os.path.join(self.folder.name, "window")
         make(folder)
-        change(folder, "config.json", {"use_bidirectional_attention": True,
+        programs.change_json(folder, "config.json", {"use_bidirectional_attention": True,
                                        "use_sliding_window": True, "sliding_window": 50})
         done = programs.run(*self.line("--model", folder, max_tokens=1))
         self.assertNotEqual(done.code, 0)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose layers see a window of keys, over attention ranks: the bits of one process."""
-import json
 import os
 import subprocess
 import tempfile
@@ -19,14 +18,6 @@ CLUSTERS = (("shm", 2, "ring-pass-kv"), ("grpc", 3, "ring-pass-q"), ("grpc", 2, 
 TOLERANCE = 0.1  # of a logarithm of a probability
 
 
-def change(folder, name, values):
-    path = os.path.join(folder, name)
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file)
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump({**content, **values}, file)
-
-
 class WindowsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -36,9 +27,9 @@ class WindowsTest(unittest.TestCase):
         subprocess.run([programs.MOEBIUS, "model", "make", "--family", "qwen3_moe", "--layers", "3",
                         "--positions", "2048", "--out", cls.model, "--quiet"], check=True,
                        stdout=subprocess.DEVNULL, timeout=programs.TIMEOUT_SECONDS)
-        change(cls.model, "moebius.json", {"span": SPAN})
+        programs.change_json(cls.model, "moebius.json", {"span": SPAN})
         without = cls.generate("--model", cls.model)
-        change(cls.model, "config.json", WINDOWS)
+        programs.change_json(cls.model, "config.json", WINDOWS)
         cls.alone = cls.generate("--model", cls.model)
         assert cls.alone["logits_hash"] != without["logits_hash"], "the window hides nothing"
 

@@ -288,14 +288,20 @@ TEST(ConfigParserTest, ACausalMaskThatIsSaidIsAccepted) {
   EXPECT_EQ(WithField("qwen3_moe", "use_bidirectional_attention", "false"), "accepted");
 }
 
-// Whether attention is causal with these fields, or the refusal.
-std::string MaskWith(const std::string& golden, const std::vector<std::string>& fields) {
+// A golden configuration with these fields, each `name:JSON`.
+absl::StatusOr<ModelConfig> ParseWithFields(const std::string& golden,
+                                            const std::vector<std::string>& fields) {
   Json json = GoldenJson(golden);
   for (const std::string& field : fields) {
     const size_t colon = field.find(':');
     json.Set(field.substr(0, colon), *Json::Parse(field.substr(colon + 1), "test"));
   }
-  const absl::StatusOr<ModelConfig> config = ParseJson(json);
+  return ParseJson(json);
+}
+
+// Whether attention is causal with these fields, or the refusal.
+std::string MaskWith(const std::string& golden, const std::vector<std::string>& fields) {
+  const absl::StatusOr<ModelConfig> config = ParseWithFields(golden, fields);
   if (!config.ok()) return std::string(config.status().message());
   return config->attention.is_causal ? "causal" : "whole";
 }
@@ -339,12 +345,7 @@ TEST(ConfigParserTest, OnlyAMaskThatIsNotCausalIsInTheCanonicalText) {
 
 // Windows by layer, or the refusal.
 std::string WindowsWith(const std::string& golden, const std::vector<std::string>& fields) {
-  Json json = GoldenJson(golden);
-  for (const std::string& field : fields) {
-    const size_t colon = field.find(':');
-    json.Set(field.substr(0, colon), *Json::Parse(field.substr(colon + 1), "test"));
-  }
-  const absl::StatusOr<ModelConfig> config = ParseJson(json);
+  const absl::StatusOr<ModelConfig> config = ParseWithFields(golden, fields);
   if (!config.ok()) return std::string(config.status().message());
   return absl::StrJoin(config->attention.windows, " ");
 }

@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 
 #include "moebius/base/error.h"
+#include "moebius/transport/connection_bounds.h"
 #include "moebius/transport/grpc/accept_loop.h"
 #include "moebius/transport/grpc/grpc_frame.h"
 #include "moebius/transport/lane.h"
@@ -31,8 +32,6 @@ constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr int kMinLookaheadBytes = 64 << 10;
 // HTTP/2 frames of a large message: fewer headers to write and to parse.
 constexpr int kMaxHttp2FrameBytes = 1 << 20;
-// Of all descriptors: one quarter.
-constexpr uint64_t kDataShare = 4;
 
 int Milliseconds(absl::Duration duration) {
   return static_cast<int>(absl::ToInt64Milliseconds(duration));
@@ -59,12 +58,11 @@ class NoReflection final : public grpc::ServerBuilderOption {
 }  // namespace
 
 void BoundByDescriptors(uint64_t max_descriptors, GrpcOptions* options) {
-  const uint64_t affordable =
-      std::max<uint64_t>(2 * kNumLanes, max_descriptors / kDataShare / kDescriptorsPerConnection);
-  options->max_connections =
-      static_cast<uint32_t>(std::min<uint64_t>(options->max_connections, affordable));
-  options->max_connections_per_address =
-      std::min(options->max_connections_per_address, options->max_connections / 4 * 3);
+  const ConnectionBounds bounds =
+      BoundedByDescriptors(max_descriptors, kDescriptorsPerConnection,
+                           {options->max_connections, options->max_connections_per_address});
+  options->max_connections = bounds.max_connections;
+  options->max_connections_per_address = bounds.max_per_source;
 }
 
 uint64_t GrpcLinkBytes(const GrpcOptions& options) {
