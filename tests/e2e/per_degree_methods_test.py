@@ -25,7 +25,7 @@ class PerDegreeMethodsTest(unittest.TestCase):
         subprocess.run([programs.MOEBIUS, "model", "make", "--family", "qwen3_moe", "--layers", "2",
                         "--positions", "2048", "--out", cls.model, "--quiet"], check=True,
                        stdout=subprocess.DEVNULL, timeout=programs.TIMEOUT_SECONDS)
-        windows_test.change(cls.model, "moebius.json", {"span": SPAN})
+        programs.change_json(cls.model, "moebius.json", {"span": SPAN})
         cls.alone = cls.generate("--model", cls.model)
 
     @classmethod
