@@ -138,9 +138,8 @@ bool AttentionRank::TryRunNow(const Delivery& delivery) {
 bool AttentionRank::TryBeginNow(const Message& message) {
   const bool ends_a_step = pipeline_.has_open_step() && !pipeline_.is_brief();
   if (ends_a_step || !parked_.empty()) return false;
-  const absl::StatusOr<StepPlan> plan = ParseStepPlan(message);
-  if (!plan.ok() || plan->num_rows > kMaxBriefRows) return false;
-  BeginStep(*plan);
+  if (!ParseStepPlan(message, &plan_).ok() || plan_.num_rows > kMaxBriefRows) return false;
+  BeginStep(plan_);
   return true;
 }
 
@@ -187,9 +186,8 @@ void AttentionRank::Take(Event event) {
   if (!event.delivery.has_value()) return EndAllSessions();
   const Message& message = *event.delivery->message;
   if (message.key.kind == kStepPlanKind) {
-    const absl::StatusOr<StepPlan> plan = ParseStepPlan(message);
-    if (!plan.ok()) return Count(&RankFigures::refused);
-    BeginStep(*plan);
+    if (!ParseStepPlan(message, &plan_).ok()) return Count(&RankFigures::refused);
+    BeginStep(plan_);
   } else if (message.key.kind == kAttentionRowsKind) {
     RunRows(*event.delivery);
   } else if (message.key.kind == kStepEndKind) {
@@ -204,6 +202,7 @@ void AttentionRank::Take(Event event) {
 
 void AttentionRank::BeginStep(const StepPlan& plan) {
   open_ = StepKey::Of(plan);
+  is_over_ = false;
   failed_ = false;
   begun_ = pipeline_.BeginStep(plan);
   if (begun_.ok()) {
@@ -221,7 +220,7 @@ void AttentionRank::RunRows(const Delivery& delivery) {
   reply_key.kind = kAttentionReplyKind;
   if (open_.has_value() && key == *open_) {
     absl::StatusOr<Message> reply = RunLayer(message);
-    if (!reply.ok() && begun_.ok() && !std::exchange(failed_, true)) {
+    if (!reply.ok() && begun_.ok() && !is_over_ && !std::exchange(failed_, true)) {
       Count(&RankFigures::failed_steps);
     }
     return Reply(delivery,
@@ -238,6 +237,7 @@ void AttentionRank::RunRows(const Delivery& delivery) {
 
 absl::StatusOr<Message> AttentionRank::RunLayer(const Message& message) {
   MOEBIUS_RETURN_IF_ERROR(begun_);
+  if (is_over_) return absl::AbortedError(absl::StrCat("step ", open_->step, " is over"));
   {
     MutexLock lock(mutex_);
     if (aborted_.has_value() && StepKey::Of(message) <= *aborted_) {
@@ -258,21 +258,24 @@ absl::StatusOr<Message> AttentionRank::RunLayer(const Message& message) {
 
 void AttentionRank::Reply(const Delivery& delivery, Message reply) {
   reply.term = delivery.message->term;
+  SendOptions send;
+  send.incarnation = delivery.message->incarnation;
   // A router that is gone needs no answer; one whose queue is full has stopped reading.
-  static_cast<void>(transport_.Send(delivery.source, delivery.lane, std::move(reply)));
+  static_cast<void>(
+      transport_.Send(delivery.source, delivery.lane, std::move(reply), std::move(send)));
 }
 
 void AttentionRank::EndStep(const Message& message) {
   const absl::StatusOr<StepEnd> end = ParseStepEnd(message);
   if (!end.ok()) return Count(&RankFigures::refused);
   if (!open_.has_value() || StepKey::Of(message) != *open_) return;
+  // open_ stays: rows of this step that come late are known to be late.
+  if (std::exchange(is_over_, true)) return;
   if (*end == StepEnd::kCommit && begun_.ok() && !failed_) {
     if (pipeline_.CommitStep().ok()) Count(&RankFigures::steps);
   } else {
     pipeline_.AbortStep();
   }
-  // open_ stays: rows of this step that come late are known to be late.
-  begun_ = absl::AbortedError(absl::StrCat("step ", open_->step, " is over"));
 }
 
 void AttentionRank::EndAllSessions() {

@@ -109,7 +109,9 @@ class AttentionRank {
   RankFigures figures_ MOEBIUS_GUARDED_BY(mutex_);
 
   // Of whoever has the turn.
-  std::optional<StepKey> open_;   // the last plan's, until its end
+  StepPlan plan_;                 // scratch
+  std::optional<StepKey> open_;   // the last plan's
+  bool is_over_ = false;          // its end has come
   absl::Status begun_;            // how that plan began
   bool failed_ = false;           // a layer of it failed
   std::vector<Delivery> parked_;  // rows whose plan has not come yet

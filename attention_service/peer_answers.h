@@ -3,7 +3,6 @@
 
 #include <compare>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +17,7 @@
 #include "attention_service/kv_exchange.h"
 #include "moebius/attention/session_spans.h"
 #include "moebius/base/mutex.h"
+#include "moebius/base/spare_memory.h"
 #include "moebius/transport/transport.h"
 
 namespace moebius {
@@ -101,7 +101,7 @@ class PeerAnswers {
   mutable Mutex mutex_;
   CondVar changed_;
   KvHolder* holder_ MOEBIUS_GUARDED_BY(mutex_) = nullptr;
-  std::deque<Question> questions_ MOEBIUS_GUARDED_BY(mutex_);
+  SpareDeque<Question> questions_ MOEBIUS_GUARDED_BY(mutex_);
   std::optional<StepKey> last_ MOEBIUS_GUARDED_BY(mutex_);  // begun or refused
   bool is_open_ MOEBIUS_GUARDED_BY(mutex_) = false;
   absl::Status refusal_ MOEBIUS_GUARDED_BY(mutex_);         // of last_

@@ -30,7 +30,7 @@ std::optional<WaitingDispatch> DispatchQueue::PopDecode() {
   return TakeFirst(decode_);
 }
 
-std::optional<WaitingDispatch> DispatchQueue::TakeFirst(std::deque<WaitingDispatch>& lane) {
+std::optional<WaitingDispatch> DispatchQueue::TakeFirst(SpareDeque<WaitingDispatch>& lane) {
   std::optional<WaitingDispatch> dispatch(std::move(lane.front()));
   lane.pop_front();
   bytes_ -= MessageBytes(dispatch->message);
@@ -39,7 +39,7 @@ std::optional<WaitingDispatch> DispatchQueue::TakeFirst(std::deque<WaitingDispat
 
 size_t DispatchQueue::RemoveFrom(PeerId source) {
   const size_t before = size();
-  for (std::deque<WaitingDispatch>* lane : {&decode_, &bulk_}) {
+  for (SpareDeque<WaitingDispatch>* lane : {&decode_, &bulk_}) {
     std::erase_if(*lane, [&](const WaitingDispatch& dispatch) {
       if (dispatch.source != source) return false;
       bytes_ -= MessageBytes(dispatch.message);

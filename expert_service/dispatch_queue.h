@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 
 #include "absl/time/time.h"
 
+#include "moebius/base/spare_memory.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/transport/frame/message.h"
 #include "moebius/transport/lane.h"
@@ -54,11 +54,11 @@ class DispatchQueue {
 
  private:
   bool IsBulkNext(absl::Duration now) const;
-  std::optional<WaitingDispatch> TakeFirst(std::deque<WaitingDispatch>& lane);
+  std::optional<WaitingDispatch> TakeFirst(SpareDeque<WaitingDispatch>& lane);
 
   const DispatchQueueLimits limits_;
-  std::deque<WaitingDispatch> decode_;
-  std::deque<WaitingDispatch> bulk_;
+  SpareDeque<WaitingDispatch> decode_;
+  SpareDeque<WaitingDispatch> bulk_;
   uint64_t bytes_ = 0;
   bool served_bulk_last_ = false;
 };

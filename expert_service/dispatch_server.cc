@@ -316,14 +316,12 @@ class DispatchServer::Impl : public std::enable_shared_from_this<Impl> {
   void Reply(const WaitingDispatch& dispatch, Message reply, Outcome outcome) {
     reply.term = dispatch.message.term;
     reply.epoch = dispatch.message.epoch;
-    const absl::StatusOr<PeerInfo> peer = transport_.FindPeer(dispatch.source);
-    const bool is_there = peer.ok() && peer->incarnation == dispatch.message.incarnation;
     SendOptions send;
+    send.incarnation = dispatch.message.incarnation;
     if (dispatch.message.budget_ms > 0) {
       send.timeout = absl::Milliseconds(dispatch.message.budget_ms);
     }
-    if (!is_there ||
-        !transport_.Send(dispatch.source, dispatch.lane, std::move(reply), std::move(send)).ok()) {
+    if (!transport_.Send(dispatch.source, dispatch.lane, std::move(reply), std::move(send)).ok()) {
       outcome = Outcome::kAbandoned;
     }
     MutexLock lock(mutex_);

@@ -55,26 +55,6 @@ KvPool SharedKvPool(absl::Span<const KvPool> ranks, const SpanGeometry& geometry
   return shared;
 }
 
-// What other threads write.
-struct RemoteAttention::State {
-  explicit State(DeliveryPoller* poller) : changed(poller) {}
-
-  mutable Mutex mutex;
-  DeliveryCondVar changed;                             // with `mutex`
-  uint64_t num_changes MOEBIUS_GUARDED_BY(mutex) = 0;  // of the directory
-  RemoteAttentionFigures figures MOEBIUS_GUARDED_BY(mutex);
-};
-
-// The replies of one layer.
-struct RemoteAttention::Layer {
-  struct Reply {
-    bool is_asked = false;
-    ReservationId reservation;
-    std::optional<absl::StatusOr<Message>> message;  // guarded by State::mutex
-  };
-  std::vector<Reply> ranks;
-};
-
 namespace {
 
 RemoteAttention::Options Complete(RemoteAttention::Options options) {
@@ -94,14 +74,15 @@ RemoteAttention::RemoteAttention(const Options& options, Transport& transport,
       transport_(transport),
       directory_(directory),
       clock_(clock),
-      state_(std::make_shared<State>(transport.poller())),
       ranks_(static_cast<size_t>(options.num_ranks)),
-      owned_(static_cast<size_t>(options.num_ranks)) {
+      owned_(static_cast<size_t>(options.num_ranks)),
+      replies_(static_cast<size_t>(options.num_ranks)),
+      changed_(transport.poller()) {
   MOEBIUS_CHECK_GE(options.num_ranks, 1);
-  listener_ = directory_.AddListener([state = state_] {
-    MutexLock lock(state->mutex);
-    ++state->num_changes;
-    state->changed.SignalAll();
+  listener_ = directory_.AddListener([this] {
+    MutexLock lock(mutex_);
+    ++num_changes_;
+    changed_.SignalAll();
   });
 }
 
@@ -160,10 +141,11 @@ absl::Status RemoteAttention::BeginStep(const StepPlan& step) {
   is_open_ = true;
   takes_part_.assign(owned_.size(), false);
   for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
-    owned_[static_cast<size_t>(rank)] =
-        OwnedRowsOf(plan_, options_.geometry, {rank, options_.num_ranks});
+    const Shard shard{rank, options_.num_ranks};
+    OwnedRows& owned = owned_[static_cast<size_t>(rank)];
+    FillOwnedRows(plan_, options_.geometry, shard, owned);
     takes_part_[static_cast<size_t>(rank)] =
-        TakesPart(plan_, options_.geometry, {rank, options_.num_ranks});
+        owned.num_rows > 0 || TakesPart(plan_, options_.geometry, shard);
     MOEBIUS_RETURN_IF_ERROR(Send(rank, Lane::kControl, message));
   }
   for (const SessionRows& rows : plan_.sessions) {
@@ -175,7 +157,6 @@ absl::Status RemoteAttention::BeginStep(const StepPlan& step) {
 absl::Status RemoteAttention::RunLayer(LayerId layer, Bf16Rows normed, MutableBf16Rows out) {
   if (!is_open_) return absl::FailedPreconditionError("attention has no open step");
   MOEBIUS_CHECK_EQ(normed.num_rows, plan_.num_rows);
-  BeginLayer();
   absl::Status status;
   for (int32_t rank = 0; rank < options_.num_ranks && status.ok(); ++rank) {
     if (!takes_part_[static_cast<size_t>(rank)]) continue;
@@ -185,25 +166,25 @@ absl::Status RemoteAttention::RunLayer(LayerId layer, Bf16Rows normed, MutableBf
   for (int32_t rank = 0; rank < options_.num_ranks && status.ok(); ++rank) {
     status = TakeReply(rank, out);
   }
-  if (status.ok()) return status;
-  for (const Layer::Reply& reply : layer_->ranks) {
-    if (reply.is_asked) transport_.CancelReservation(reply.reservation);
-  }
+  if (!status.ok()) EndQuestions();
   return status;
 }
 
-// The memory of the layer before, unless a delivery of it may still come.
-void RemoteAttention::BeginLayer() {
-  if (layer_ == nullptr || layer_.use_count() > 1) layer_ = std::make_shared<Layer>();
-  MutexLock lock(state_->mutex);
-  layer_->ranks.clear();
-  layer_->ranks.resize(owned_.size());
+// Nothing of the layer arrives afterwards.
+void RemoteAttention::EndQuestions() {
+  for (Reply& reply : replies_) {
+    if (!std::exchange(reply.is_asked, false)) continue;
+    if (transport_.CancelReservation(reply.reservation)) continue;
+    MutexLock lock(mutex_);
+    while (!reply.message.has_value()) changed_.Wait(mutex_);  // it is on its way
+    reply.message.reset();
+  }
 }
 
 // Reserves the reply, then asks.
 absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed) {
   const OwnedRows& owned = owned_[static_cast<size_t>(rank)];
-  Layer::Reply& reply = layer_->ranks[static_cast<size_t>(rank)];
+  Reply& reply = replies_[static_cast<size_t>(rank)];
   Message message;
   message.key = {.kind = kAttentionRowsKind,
                  .step = plan_.step,
@@ -218,15 +199,8 @@ absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed) 
   spec.key.kind = kAttentionReplyKind;
   spec.max_message_bytes = MaxReplyBytes(owned.num_rows, normed.width);
   spec.deadline = clock_.Now() + options_.timeout;
-  spec.on_delivery = [state = state_, replies = layer_, rank](Delivery delivery) {
-    MutexLock lock(state->mutex);
-    if (delivery.message.ok()) {
-      ++state->figures.messages_received;
-      state->figures.bytes_received += static_cast<int64_t>(MessageBytes(*delivery.message));
-    }
-    replies->ranks[static_cast<size_t>(rank)].message = std::move(delivery.message);
-    state->changed.SignalAll();
-  };
+  // Small enough to be stored in place. `this` outlives it: no question stays open.
+  spec.on_delivery = [this, rank](Delivery delivery) { OnDelivery(rank, std::move(delivery)); };
   const absl::StatusOr<ReservationId> reservation = transport_.Reserve(std::move(spec));
   if (!reservation.ok()) {
     if (absl::IsUnavailable(reservation.status())) {
@@ -240,30 +214,41 @@ absl::Status RemoteAttention::Ask(int32_t rank, LayerId layer, Bf16Rows normed) 
               std::move(message));
 }
 
+// On a thread of the transport.
+void RemoteAttention::OnDelivery(int32_t rank, Delivery delivery) {
+  MutexLock lock(mutex_);
+  if (delivery.message.ok()) {
+    ++figures_.messages_received;
+    figures_.bytes_received += static_cast<int64_t>(MessageBytes(*delivery.message));
+  }
+  replies_[static_cast<size_t>(rank)].message = std::move(delivery.message);
+  changed_.SignalAll();
+}
+
 // Until all have answered, one has failed, or a rank of the step is gone: others may wait for it.
 absl::Status RemoteAttention::Await() {
   const absl::Duration begin = clock_.Now();
   absl::Status status = CheckRanks();
-  MutexLock lock(state_->mutex);
-  uint64_t seen = state_->num_changes;
+  MutexLock lock(mutex_);
+  uint64_t seen = num_changes_;
   while (status.ok()) {
     bool is_complete = true;
     bool has_failure = false;
-    for (const Layer::Reply& reply : layer_->ranks) {
+    for (const Reply& reply : replies_) {
       if (!reply.is_asked) continue;
       is_complete = is_complete && reply.message.has_value();
       has_failure = has_failure || (reply.message.has_value() && IsFailure(*reply.message));
     }
     if (is_complete || has_failure) break;
-    state_->changed.Wait(state_->mutex);
-    if (state_->num_changes == seen) continue;
-    seen = state_->num_changes;
+    changed_.Wait(mutex_);
+    if (num_changes_ == seen) continue;
+    seen = num_changes_;
     // The directory calls back under its own lock.
-    state_->mutex.Unlock();
+    mutex_.Unlock();
     status = CheckRanks();
-    state_->mutex.Lock();
+    mutex_.Lock();
   }
-  state_->figures.wait_seconds += absl::ToDoubleSeconds(clock_.Now() - begin);
+  figures_.wait_seconds += absl::ToDoubleSeconds(clock_.Now() - begin);
   return status;
 }
 
@@ -278,13 +263,14 @@ absl::Status RemoteAttention::CheckRanks() const {
 
 // The reply's rows into `out`, or its failure; nothing where there is none (yet).
 absl::Status RemoteAttention::TakeReply(int32_t rank, MutableBf16Rows out) {
-  Layer::Reply& reply = layer_->ranks[static_cast<size_t>(rank)];
+  Reply& reply = replies_[static_cast<size_t>(rank)];
   std::optional<absl::StatusOr<Message>> message;
   {
-    MutexLock lock(state_->mutex);
+    MutexLock lock(mutex_);
     message = std::exchange(reply.message, std::nullopt);  // no reply is kept for the next layer
   }
-  if (!reply.is_asked || !message.has_value()) return absl::OkStatus();
+  if (!message.has_value()) return absl::OkStatus();
+  reply.is_asked = false;
   // The end of the reservation, not an answer of the rank.
   if (absl::IsUnavailable(message->status())) {
     directory_.NoteGone(*ranks_[static_cast<size_t>(rank)]);
@@ -356,8 +342,8 @@ std::vector<SessionId> RemoteAttention::TakeLostSessions() {
     if (held.is_lost) lost.push_back(id);
   }
   for (const SessionId session : lost) EndSession(session);
-  MutexLock lock(state_->mutex);
-  state_->figures.lost_sessions += static_cast<int64_t>(lost.size());
+  MutexLock lock(mutex_);
+  figures_.lost_sessions += static_cast<int64_t>(lost.size());
   return lost;
 }
 
@@ -380,15 +366,15 @@ bool RemoteAttention::WaitUntilUsable(absl::Duration timeout) {
   while (true) {
     uint64_t seen = 0;
     {
-      MutexLock lock(state_->mutex);
-      seen = state_->num_changes;
+      MutexLock lock(mutex_);
+      seen = num_changes_;
     }
     if (AllUsable()) return true;
-    MutexLock lock(state_->mutex);
-    while (state_->num_changes == seen) {
+    MutexLock lock(mutex_);
+    while (num_changes_ == seen) {
       const absl::Duration left = end - clock_.Now();
       if (left <= absl::ZeroDuration()) return false;
-      state_->changed.WaitWithTimeout(state_->mutex, left);
+      changed_.WaitWithTimeout(mutex_, left);
     }
   }
 }
@@ -402,9 +388,9 @@ absl::Status RemoteAttention::Send(int32_t rank, Lane lane, Message message) {
     }
     return WithContext(sent.status(), NameOf(rank));
   }
-  MutexLock lock(state_->mutex);
-  ++state_->figures.messages_sent;
-  state_->figures.bytes_sent += bytes;
+  MutexLock lock(mutex_);
+  ++figures_.messages_sent;
+  figures_.bytes_sent += bytes;
   return absl::OkStatus();
 }
 
@@ -417,14 +403,14 @@ void RemoteAttention::SendToAll(const Message& message) {
 }
 
 PortTraffic RemoteAttention::traffic() const {
-  MutexLock lock(state_->mutex);
-  const RemoteAttentionFigures figures = state_->figures;
+  MutexLock lock(mutex_);
+  const RemoteAttentionFigures figures = figures_;
   return {figures.messages_sent, figures.bytes_sent, figures.bytes_received};
 }
 
 RemoteAttentionFigures RemoteAttention::figures() const {
-  MutexLock lock(state_->mutex);
-  return state_->figures;
+  MutexLock lock(mutex_);
+  return figures_;
 }
 
 }  // namespace moebius

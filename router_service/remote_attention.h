@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,6 +15,8 @@
 #include "moebius/attention/span.h"
 #include "moebius/attention/step_plan.h"
 #include "moebius/base/clock.h"
+#include "moebius/base/mutex.h"
+#include "moebius/transport/delivery_cond_var.h"
 #include "moebius/transport/transport.h"
 #include "router_service/peer_directory.h"
 #include "router_service/ports.h"
@@ -80,19 +81,25 @@ class RemoteAttention final : public AttentionPort {
   RemoteAttentionFigures figures() const;
 
  private:
-  struct State;
-  struct Layer;
   struct Held {
     int64_t length = 0;  // committed positions
     bool is_lost = false;
     int64_t prompt_length = 0;
   };
 
+  // One rank's part of a layer.
+  struct Reply {
+    bool is_asked = false;  // its delivery will come, or has not been taken
+    ReservationId reservation;
+    std::optional<absl::StatusOr<Message>> message;  // guarded by mutex_
+  };
+
   bool AllUsable() const;
   absl::Status FindRanks();
   void LoseRank(int32_t rank);
   void LoseStep();
-  void BeginLayer();
+  void EndQuestions();
+  void OnDelivery(int32_t rank, Delivery delivery);
   absl::Status Ask(int32_t rank, LayerId layer, Bf16Rows normed);
   absl::Status Await();
   absl::Status CheckRanks() const;
@@ -104,7 +111,6 @@ class RemoteAttention final : public AttentionPort {
   Transport& transport_;
   PeerDirectory& directory_;
   const Clock& clock_;
-  const std::shared_ptr<State> state_;  // outlives deliveries that come late
   PeerDirectory::ListenerId listener_ = 0;
 
   std::vector<std::optional<PeerId>> ranks_;  // of the last step: another peer is another life
@@ -113,7 +119,13 @@ class RemoteAttention final : public AttentionPort {
   bool is_open_ = false;
   std::vector<OwnedRows> owned_;  // per rank, of the open step
   std::vector<bool> takes_part_;  // per rank: it has rows, or heads of others' rows
-  std::shared_ptr<Layer> layer_;  // the one that runs, or ran last
+  std::vector<Reply> replies_;    // per rank, of the layer that runs
+
+  // What other threads write.
+  mutable Mutex mutex_;
+  DeliveryCondVar changed_;
+  uint64_t num_changes_ MOEBIUS_GUARDED_BY(mutex_) = 0;  // of the directory
+  RemoteAttentionFigures figures_ MOEBIUS_GUARDED_BY(mutex_);
 };
 
 }  // namespace moebius

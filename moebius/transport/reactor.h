@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 
 #include "moebius/base/clock.h"
 #include "moebius/base/mutex.h"
+#include "moebius/base/spare_memory.h"
 
 namespace moebius {
 
@@ -53,7 +53,7 @@ class Reactor {
   const Clock& clock_;
   mutable Mutex mutex_;
   CondVar changed_;
-  std::deque<Reaction> posted_ MOEBIUS_GUARDED_BY(mutex_);
+  SpareDeque<Reaction> posted_ MOEBIUS_GUARDED_BY(mutex_);
   std::map<TimerId, Reaction> timers_ MOEBIUS_GUARDED_BY(mutex_);
   uint64_t next_timer_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   bool woken_ MOEBIUS_GUARDED_BY(mutex_) = false;

@@ -11,12 +11,7 @@
 #include "moebius/base/error.h"
 
 namespace moebius {
-namespace {
-
-// What the questions of a step need; more are the allocator's.
-constexpr size_t kMaxSpareNodes = 64;
-
-}  // namespace
+namespace {}  // namespace
 
 struct ReservationTable::Reservation {
   ReservationSpec spec;
@@ -26,7 +21,7 @@ struct ReservationTable::Reservation {
   bool ended = false;
   uint32_t arriving = 0;
   uint32_t delivered = 0;
-  std::set<MessageKey> seen;  // keys of a kStep reservation, arriving or delivered
+  SpareSet<MessageKey> seen;  // keys of a kStep reservation, arriving or delivered
 };
 
 ReservationTable::Key ReservationTable::KeyOf(ReservationScope scope, PeerId source,
@@ -61,10 +56,10 @@ absl::StatusOr<ReservationId> ReservationTable::Add(ReservationSpec spec) {
                     "raise the reservation limit or lower the row budget of a step");
   }
   const Key key = KeyOf(spec.scope, spec.source, spec.key);
-  auto entry = std::make_shared<Reservation>();
+  const auto entry = std::allocate_shared<Reservation>(SpareAllocator<Reservation>());
   entry->spec = std::move(spec);
   entry->bytes = bytes;
-  if (!InsertKey(key, entry)) {
+  if (!by_key_.emplace(key, entry).second) {
     return absl::AlreadyExistsError(absl::StrCat("reservations: kind ", key.key.kind.value(),
                                                  ", step ", key.key.step, ", attempt ",
                                                  key.key.attempt, " is reserved already"));
@@ -73,49 +68,17 @@ absl::StatusOr<ReservationId> ReservationTable::Add(ReservationSpec spec) {
   by_id_[entry->id] = entry;
   reserved_bytes_ += bytes;
   if (entry->spec.deadline != absl::InfiniteDuration()) {
-    InsertDeadline({entry->spec.deadline, entry->id});
+    deadlines_.emplace(entry->spec.deadline, entry->id);
   }
   return ReservationId(entry->id);
-}
-
-bool ReservationTable::InsertKey(const Key& key, const Entry& entry) {
-  if (spare_keys_.empty()) return by_key_.emplace(key, entry).second;
-  std::map<Key, Entry>::node_type& node = spare_keys_.back();
-  node.key() = key;
-  node.mapped() = entry;
-  auto result = by_key_.insert(std::move(node));
-  if (result.inserted) {
-    spare_keys_.pop_back();
-    return true;
-  }
-  spare_keys_.back() = std::move(result.node);
-  spare_keys_.back().mapped().reset();
-  return false;
-}
-
-void ReservationTable::InsertDeadline(const Deadline& deadline) {
-  if (spare_deadlines_.empty()) {
-    deadlines_.insert(deadline);
-    return;
-  }
-  spare_deadlines_.back().value() = deadline;
-  deadlines_.insert(std::move(spare_deadlines_.back()));
-  spare_deadlines_.pop_back();
 }
 
 void ReservationTable::Remove(const Entry& entry) {
   MOEBIUS_CHECK(!entry->ended);
   entry->ended = true;
   by_id_.erase(entry->id);
-  auto key = by_key_.extract(KeyOf(entry->spec.scope, entry->spec.source, entry->spec.key));
-  if (spare_keys_.size() < kMaxSpareNodes) {
-    key.mapped().reset();
-    spare_keys_.push_back(std::move(key));
-  }
-  auto deadline = deadlines_.extract({entry->spec.deadline, entry->id});
-  if (!deadline.empty() && spare_deadlines_.size() < kMaxSpareNodes) {
-    spare_deadlines_.push_back(std::move(deadline));
-  }
+  by_key_.erase(KeyOf(entry->spec.scope, entry->spec.source, entry->spec.key));
+  deadlines_.erase({entry->spec.deadline, entry->id});
   reserved_bytes_ -= entry->bytes;
 }
 

@@ -3,10 +3,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -16,6 +14,7 @@
 #include "absl/time/time.h"
 
 #include "moebius/base/mutex.h"
+#include "moebius/base/spare_memory.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/transport/frame/message.h"
 #include "moebius/transport/lane.h"
@@ -121,8 +120,6 @@ class ReservationTable {
   static Key KeyOf(ReservationScope scope, PeerId source, const MessageKey& key);
   absl::Status CheckRoom(const Reservation& reservation, uint64_t message_bytes) const
       MOEBIUS_REQUIRES(mutex_);
-  bool InsertKey(const Key& key, const Entry& entry) MOEBIUS_REQUIRES(mutex_);
-  void InsertDeadline(const Deadline& deadline) MOEBIUS_REQUIRES(mutex_);
   void Remove(const Entry& entry) MOEBIUS_REQUIRES(mutex_);
   bool Finish(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);
   void Release(const Entry& entry, const MessageKey& key) MOEBIUS_EXCLUDES(mutex_);
@@ -132,12 +129,9 @@ class ReservationTable {
   mutable Mutex mutex_;
   uint64_t next_id_ MOEBIUS_GUARDED_BY(mutex_) = 1;
   uint64_t reserved_bytes_ MOEBIUS_GUARDED_BY(mutex_) = 0;
-  std::map<Key, Entry> by_key_ MOEBIUS_GUARDED_BY(mutex_);
+  SpareMap<Key, Entry> by_key_ MOEBIUS_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, Entry> by_id_ MOEBIUS_GUARDED_BY(mutex_);
-  std::set<Deadline> deadlines_ MOEBIUS_GUARDED_BY(mutex_);
-  // Nodes of reservations that ended, for the next ones.
-  std::vector<std::map<Key, Entry>::node_type> spare_keys_ MOEBIUS_GUARDED_BY(mutex_);
-  std::vector<std::set<Deadline>::node_type> spare_deadlines_ MOEBIUS_GUARDED_BY(mutex_);
+  SpareSet<Deadline> deadlines_ MOEBIUS_GUARDED_BY(mutex_);
 };
 
 /// One arriving message's hold on its reservation. Used by one thread at a time.

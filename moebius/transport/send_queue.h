@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
+#include "moebius/base/spare_memory.h"
 #include "moebius/base/strong_id.h"
 #include "moebius/transport/counters.h"
 #include "moebius/transport/frame/message.h"
@@ -116,10 +116,10 @@ class SendQueue {
   std::optional<uint64_t> credit_due_;
   bool beat_due_ = false;
   std::optional<absl::Status> goodbye_;
-  std::deque<Pending> pending_;
+  SpareDeque<Pending> pending_;
   uint64_t queued_bytes_ = 0;
   // (sequence, window cost) of the message frames that no credit covers.
-  std::deque<std::pair<uint64_t, uint64_t>> in_flight_;
+  SpareDeque<std::pair<uint64_t, uint64_t>> in_flight_;
   uint64_t in_flight_bytes_ = 0;
   uint64_t consumed_ = 0;
   uint64_t next_sequence_ = 0;

@@ -103,6 +103,10 @@ absl::StatusOr<SendId> Transport::Core::Send(PeerId id, Lane lane, Message messa
       return absl::UnavailableError(absl::StrCat(
           "peer ", peer->info.address, " is not connected: ", peer->info.reason.message()));
     }
+    if (options.incarnation != 0 && options.incarnation != peer->info.incarnation) {
+      return absl::UnavailableError(
+          absl::StrCat("peer ", peer->info.address, " is another process than it was"));
+    }
     end = peer->ends[LaneIndex(lane)];
     send = SendId(next_send_++);
   }

@@ -67,6 +67,8 @@ class PeerWatcher {
 };
 
 struct SendOptions {
+  /// Only to this life of the peer, as a message of it had it; 0: to whichever is there.
+  uint64_t incarnation = 0;
   /// How long the message may wait in this process until its last part has left.
   absl::Duration timeout = absl::InfiniteDuration();
   /// From the reactor, once; may be null: the answer, or the peer's death, is what counts.

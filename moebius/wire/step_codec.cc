@@ -53,8 +53,10 @@ absl::StatusOr<Message> BuildStepPlan(const StepPlan& plan) {
   return StepMessage(kStepPlanKind, plan, out);
 }
 
-absl::StatusOr<StepPlan> ParseStepPlan(const Message& message) {
-  StepPlan plan;
+absl::Status ParseStepPlan(const Message& message, StepPlan* parsed) {
+  StepPlan& plan = *parsed;
+  plan.sessions.clear();
+  plan.num_rows = 0;
   plan.term = message.term;
   plan.step = message.key.step;
   plan.attempt = message.key.attempt;
@@ -90,8 +92,7 @@ absl::StatusOr<StepPlan> ParseStepPlan(const Message& message) {
     return Refuse("step plan", absl::StrCat(message.metadata.size(), " bytes of metadata for ",
                                             num_sessions, " sessions"));
   }
-  MOEBIUS_RETURN_IF_ERROR(ValidateStepPlan(plan));
-  return plan;
+  return ValidateStepPlan(plan);
 }
 
 Message BuildStepAnswer(const MessageKey& key, uint64_t term, const absl::Status& status) {

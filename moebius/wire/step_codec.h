@@ -25,8 +25,9 @@ inline constexpr uint32_t kMaxStepSessions = 4096;
 
 /// INVALID_ARGUMENT when the attempt passes 32 bits or there are too many sessions.
 absl::StatusOr<Message> BuildStepPlan(const StepPlan& plan);
-/// A plan that has passed ValidateStepPlan; else INVALID_ARGUMENT.
-absl::StatusOr<StepPlan> ParseStepPlan(const Message& message);
+/// Into `plan`, which has passed ValidateStepPlan then; else INVALID_ARGUMENT. Allocates only while
+/// that grows.
+absl::Status ParseStepPlan(const Message& message, StepPlan* plan);
 
 /// kStepReadyKind or kStepEndedKind: how the plan or end with that key went.
 Message BuildStepAnswer(const MessageKey& key, uint64_t term, const absl::Status& status);

@@ -43,6 +43,24 @@ TEST_P(TransportConformance, DeliversMessagesInOrderOnEachLane) {
   }
 }
 
+TEST_P(TransportConformance, SendsToNoOtherLifeThanTheOneThatIsMeant) {
+  Node& receiver = world_.Add(TransportWorld::SmallOptions("receiver"));
+  Node& sender = world_.Add(TransportWorld::SmallOptions("sender"));
+  const PeerId peer = world_.Connect(sender, world_.Listen(receiver), "receiver");
+  const auto send = [&](uint64_t incarnation, uint64_t step) {
+    SendOptions options;
+    options.incarnation = incarnation;
+    return sender.transport()
+        .Send(peer, Lane::kBulk, PositionMessage(Node::kOpenKind, step, 1, 33), std::move(options))
+        .status();
+  };
+  const uint64_t life = receiver.transport().incarnation();
+  EXPECT_EQ(send(life + 1, 1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(send(life, 2).ok());
+  ASSERT_TRUE(world_.Until([&] { return receiver.num_deliveries() == 1; }));
+  EXPECT_EQ(receiver.deliveries()[0].message->key.step, 2u);
+}
+
 TEST_P(TransportConformance, DeliversNothingBeforeTheWatcherKnowsThePeer) {
   Node& listener = world_.Add(TransportWorld::SmallOptions("listener"));
   Node& dialer = world_.Add(TransportWorld::SmallOptions("dialer"));

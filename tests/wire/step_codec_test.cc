@@ -28,22 +28,25 @@ StepPlan SamplePlan() {
 TEST(StepCodecTest, BringsThePlan) {
   const auto message = BuildStepPlan(SamplePlan());
   ASSERT_TRUE(message.ok());
-  const auto plan = ParseStepPlan(*message);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->term, 3u);
-  EXPECT_EQ(plan->step, 1000u);
-  EXPECT_EQ(plan->attempt, 2u);
-  EXPECT_EQ(plan->num_rows, 9);
-  ASSERT_EQ(plan->sessions.size(), 3u);
-  EXPECT_EQ(plan->sessions[2].session, SessionId(7));
-  EXPECT_EQ(plan->sessions[2].row_begin, 8);
-  EXPECT_EQ(plan->sessions[0].position_begin, 100);
-  EXPECT_EQ(plan->sessions[0].prompt_length, 120);
-  EXPECT_EQ(plan->sessions[0].first_rank, 2);
-  EXPECT_EQ(plan->sessions[2].first_rank, 0);
+  StepPlan plan = SamplePlan();
+  plan.sessions.resize(7);  // what was there before goes
+  const absl::Status parsed = ParseStepPlan(*message, &plan);
+  ASSERT_TRUE(parsed.ok()) << parsed;
+  EXPECT_EQ(plan.term, 3u);
+  EXPECT_EQ(plan.step, 1000u);
+  EXPECT_EQ(plan.attempt, 2u);
+  EXPECT_EQ(plan.num_rows, 9);
+  ASSERT_EQ(plan.sessions.size(), 3u);
+  EXPECT_EQ(plan.sessions[2].session, SessionId(7));
+  EXPECT_EQ(plan.sessions[2].row_begin, 8);
+  EXPECT_EQ(plan.sessions[0].position_begin, 100);
+  EXPECT_EQ(plan.sessions[0].prompt_length, 120);
+  EXPECT_EQ(plan.sessions[0].first_rank, 2);
+  EXPECT_EQ(plan.sessions[2].first_rank, 0);
 }
 
 TEST(StepCodecTest, RefusesHostilePlans) {
+  StepPlan parsed;
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   struct Case {
     const char* name;
@@ -58,20 +61,20 @@ TEST(StepCodecTest, RefusesHostilePlans) {
     plan.sessions[0].num_rows = hostile.num_rows;
     plan.sessions[0].position_begin = hostile.position;
     plan.sessions[0].prompt_length = hostile.prompt;
-    EXPECT_EQ(ParseStepPlan(*BuildStepPlan(plan)).status().code(),
+    EXPECT_EQ(ParseStepPlan(*BuildStepPlan(plan), &parsed).code(),
               absl::StatusCode::kInvalidArgument)
         << hostile.name;
   }
   StepPlan twice = SamplePlan();
   twice.sessions[2].session = SessionId(5);
-  EXPECT_FALSE(ParseStepPlan(*BuildStepPlan(twice)).ok());
+  EXPECT_FALSE(ParseStepPlan(*BuildStepPlan(twice), &parsed).ok());
   for (const uint32_t count : {2u, 4u, 4097u, 0xffffffffu}) {
     Message message = *BuildStepPlan(SamplePlan());
     ByteWriter out;
     out.Write(count);
     out.WriteArray(message.metadata.span().subspan(4));
     message.metadata = out.Share();
-    EXPECT_FALSE(ParseStepPlan(message).ok()) << count;
+    EXPECT_FALSE(ParseStepPlan(message, &parsed).ok()) << count;
   }
   StepPlan late = SamplePlan();
   late.attempt = uint64_t{1} << 32;

@@ -36,8 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 1:
       message.num_rows = 0;
       message.rows = SharedBytes();
-      if (const auto plan = ParseStepPlan(message); plan.ok()) {
-        MOEBIUS_CHECK(ValidateStepPlan(*plan).ok());
+      if (StepPlan plan; ParseStepPlan(message, &plan).ok()) {
+        MOEBIUS_CHECK(ValidateStepPlan(plan).ok());
       }
       break;
     case 2:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "moebius/base/check.h"
+#include "moebius/base/spare_memory.h"
 
 namespace moebius {
 namespace {
@@ -36,7 +37,8 @@ BytesBuilder::BytesBuilder(size_t size) : size_(size) {
   if (size == 0) return;
   if (size <= kMaxJoinedBytes) {
     // One allocation for the bytes and for the share in them.
-    auto bytes = std::make_shared_for_overwrite<uint8_t[]>(size + kBytesAlignment - 1);
+    auto bytes = std::allocate_shared_for_overwrite<uint8_t[]>(SpareAllocator<uint8_t>(),
+                                                               size + kBytesAlignment - 1);
     void* aligned = bytes.get();
     size_t room = size + kBytesAlignment - 1;
     data_ = static_cast<uint8_t*>(std::align(kBytesAlignment, size, aligned, room));

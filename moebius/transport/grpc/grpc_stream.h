@@ -6,13 +6,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 
 #include "moebius/base/mutex.h"
+#include "moebius/base/spare_memory.h"
 #include "moebius/transport/link.h"
 
 namespace moebius {
@@ -113,7 +113,7 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   Mutex writable_mutex_;  // held during OnWritable; taken before mutex_
   LinkSink* writable_sink_ MOEBIUS_GUARDED_BY(writable_mutex_) = nullptr;
 
-  std::deque<Outgoing> queue_ MOEBIUS_GUARDED_BY(mutex_);  // the first is being written
+  SpareDeque<Outgoing> queue_ MOEBIUS_GUARDED_BY(mutex_);  // the first is being written
   uint64_t outstanding_bytes_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   bool was_refused_ MOEBIUS_GUARDED_BY(mutex_) = false;
   bool closing_ MOEBIUS_GUARDED_BY(mutex_) = false;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moebius/transport/loopback/loopback.h"
 
-#include <deque>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
 #include "moebius/base/check.h"
+#include "moebius/base/spare_memory.h"
 #include "moebius/base/status.h"
 
 namespace moebius {
@@ -121,7 +121,7 @@ class Pipe : public std::enable_shared_from_this<Pipe> {
   Mutex delivery_mutex_;  // held while the sink is called; taken before mutex_
   LinkSink* sink_ MOEBIUS_GUARDED_BY(delivery_mutex_) = nullptr;
   Mutex mutex_;
-  std::deque<WireFrame> frames_ MOEBIUS_GUARDED_BY(mutex_);
+  SpareDeque<WireFrame> frames_ MOEBIUS_GUARDED_BY(mutex_);
   uint64_t queued_bytes_ MOEBIUS_GUARDED_BY(mutex_) = 0;
   std::optional<absl::Status> end_ MOEBIUS_GUARDED_BY(mutex_);
   std::function<void()> on_room_ MOEBIUS_GUARDED_BY(mutex_);
