@@ -209,9 +209,13 @@ class EmbeddedNode::Impl {
     biases_ = MakeBiasControl(options.biases, *checkpoint_, weights_);
     parts.biases = biases_.get();
     rows_ = std::make_unique<RowPipeline>(parts);
-    chunk_rows_ = options.chunk_rows > 0 ? options.chunk_rows : options.row_budget;
+    // A prompt that is seen whole goes in one step: no other bound of it would be of use here.
+    const int64_t row_budget = config().attention.is_causal
+                                   ? options.row_budget
+                                   : std::max(options.row_budget, config().max_positions);
+    chunk_rows_ = options.chunk_rows > 0 ? options.chunk_rows : row_budget;
 
-    LeadOptions lead = BuildLeadOptions(*checkpoint_, options.row_budget, chunk_rows_);
+    LeadOptions lead = BuildLeadOptions(*checkpoint_, row_budget, chunk_rows_);
     lead.capacity = options.capacity;
     lead_ = std::make_unique<Lead>(lead, rows_.get(), executor_.get(), tokenizer_.get(),
                                    Clock::Monotonic());

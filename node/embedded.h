@@ -47,7 +47,7 @@ struct EmbeddedOptions {
   std::optional<std::string> attention_sum;     // "canonical", "per-degree"; the same
   std::optional<std::string> attention_layout;  // "zigzag", "contiguous", "striped"; the same
   bool convert_to_bf16 = false;     // accept F16 and F32 weights by rounding them (--dtype=bf16)
-  int64_t row_budget = 512;         // rows of one step
+  int64_t row_budget = 512;         // rows of one step; a model's positions where it is not causal
   int64_t chunk_rows = 0;           // rows of one prompt in one step; 0: the row budget
   int64_t kv_budget_bytes = 0;      // a quarter of the memory that this process may use
   int num_expert_pipelines = 1;     // expert ids are cut into so many contiguous ranges

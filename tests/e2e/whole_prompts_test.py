@@ -146,6 +146,19 @@ class WholePromptsTest(unittest.TestCase):
         self.assertEqual(done.code, 0, str(done))
         self.assertEqual(served.stop(), 0, served.stderr())
 
+    # One process has no other use for a bound: it takes every prompt that the model takes.
+    def test_a_prompt_of_many_rows_goes_in_one_step(self):
+        line = dict(prompt=3 * PROMPT, max_tokens=4)
+        alone = programs.run(*self.line("--model", self.model, **line))
+        self.assertEqual(alone.code, 0, str(alone))
+        self.assertGreater(alone.json()["prompt_tokens"], 1024)
+        self.assertEqual(alone.json()["timing"]["prefill_steps"], 1)
+        served, ready = self.serve("shm", 2, "ring-pass-kv", "--row-budget", "2048")
+        done = programs.run(*self.line("--router", ready["router"], **line))
+        self.assertEqual(done.code, 0, str(done))
+        self.assert_same(done.json(), alone.json())
+        self.assertEqual(served.stop(), 0, served.stderr())
+
     def test_a_rank_of_another_mask_is_refused(self):
         served, ready = self.serve("grpc", 2, "ring-pass-kv")
         done = programs.run(os.path.join(programs.PROGRAMS, "moebius-attention"), "--model",
