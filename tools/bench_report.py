@@ -3,16 +3,19 @@
 """Puts the reports of a run of ./dev bench together: FOLDER/report.json has them all, and the
 results that have a target are printed, those that miss it last.
 
-Usage: bench_report.py FOLDER [--update README]. With --update the table between the markers of
-README is replaced. No missed target is a failure.
+Usage: bench_report.py FOLDER [--update README]. Between the markers of README is one table for each
+kind of machine, told apart by the best kernel tier; with --update the one of this machine is
+replaced and comes first. No missed target is a failure.
 """
 import argparse
 import glob
 import json
 import os
+import re
 
 BEGIN = "<!-- written by ./dev bench --update: begin -->"
 END = "<!-- written by ./dev bench --update: end -->"
+HEADING = re.compile(r"^### .*, (\w+), \d{4}-\d\d-\d\d$", re.M)  # its tier
 
 
 def read_reports(folder):
@@ -69,17 +72,26 @@ def table(report):
     return lines
 
 
+def sections(text):
+    """{tier: heading and table} of what stands between the markers."""
+    starts = list(HEADING.finditer(text))
+    ends = [start.start() for start in starts[1:]] + [len(text)]
+    return {start[1]: text[start.start():end].strip() for start, end in zip(starts, ends)}
+
+
 def update(readme, report):
-    """Replaces what stands between the markers."""
+    """Replaces the table of this kind of machine."""
     with open(readme, encoding="utf-8") as file:
         text = file.read()
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise SystemExit(f"{readme}: has no place for the table")
     before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    heading = (f"{report['cpu']}, {report['threads']} threads, {report['tier']}, "
-               f"{report['date'][:10]}.")
-    body = "\n".join([BEGIN, "", heading, "", *table(report), "", END])
+    kept, after = rest.split(END)
+    heading = (f"### {report['cpu']}, {report['threads']} threads, {report['tier']}, "
+               f"{report['date'][:10]}")
+    others = [section for tier, section in sections(kept).items() if tier != report["tier"]]
+    own = "\n".join([heading, "", *table(report)])
+    body = "\n\n".join([BEGIN, own, *others, END])
     with open(readme, "w", encoding="utf-8") as file:
         file.write(before + body + after)
 

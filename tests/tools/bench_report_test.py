@@ -64,14 +64,21 @@ class BenchReportTest(unittest.TestCase):
         begin = "<!-- written by ./dev bench --update: begin -->"
         end = "<!-- written by ./dev bench --update: end -->"
         with open(readme, "w", encoding="utf-8") as file:
-            file.write(f"above\n{begin}\nold\n{end}\nbelow\n")
+            file.write(f"above\n{begin}\n\n### CPU, 2 threads, avx2, 2026-11-29\n\nold\n\n"
+                       f"### Other CPU, 4 threads, amx, 2026-11-28\n\n| kept |\n\n{end}\nbelow\n")
         self.write("plan.json", report(result("plan_combine", 0.5, 1.0)))
         self.assertEqual(self.run_script("--update", readme).returncode, 0)
         with open(readme, encoding="utf-8") as file:
             text = file.read()
         self.assertTrue(text.startswith("above\n") and text.endswith(end + "\nbelow\n"), text)
         self.assertNotIn("old", text)
-        self.assertIn("CPU, 2 threads, avx2, 2026-11-30.", text)
+        self.assertIn("\n\n### CPU, 2 threads, avx2, 2026-11-30\n\n| result ", text)
+        self.assertIn("\n\n### Other CPU, 4 threads, amx, 2026-11-28\n\n| kept |\n\n<!--", text)
+        self.assertLess(text.index("2026-11-30"), text.index("2026-11-28"))
+        # Another run on the same kind of machine leaves the same.
+        self.assertEqual(self.run_script("--update", readme).returncode, 0)
+        with open(readme, encoding="utf-8") as file:
+            self.assertEqual(file.read(), text)
         self.assertIn("| `plan_combine` | 20 µs | 10 % | 0.50 | 1, **missed** | limit, 10 µs |",
                       text)
 

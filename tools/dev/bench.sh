@@ -15,7 +15,7 @@ minutes on two cores, prints the ratios against their targets and keeps build/be
   --quick    the best kernels and the demo model only, about a minute and a half
   --large    all 16 layers of OLMoE's shape instead of 4 (15 GB below build/bench instead of 4.9 GB,
              made once)
-  --update   also writes the table into bench/README.md
+  --update   also writes this kind of machine's table into bench/README.md
   --micro    the micro benchmarks instead; the other arguments go to each of them
 
 Two reports are compared by: build/bin/moebius bench experts --compare BEFORE AFTER
