@@ -47,10 +47,13 @@ struct SpareAllocator {
 
   T* allocate(size_t count) {
     static_assert(alignof(T) <= kSpareBlockAlignment);
-    return static_cast<T*>(TakeSpareBlock(count * sizeof(T)));
+    return static_cast<T*>(TakeSpareBlock(count * kBytes));
   }
-  void deallocate(T* block, size_t count) { PutSpareBlock(block, count * sizeof(T)); }
+  void deallocate(T* block, size_t count) { PutSpareBlock(block, count * kBytes); }
   friend bool operator==(const SpareAllocator&, const SpareAllocator&) { return true; }
+
+ private:
+  static constexpr size_t kBytes = sizeof(T);  // NOLINT(bugprone-sizeof-expression): or a pointer
 };
 
 /// Containers whose nodes are spare blocks. A std::deque, too, takes and gives back one every few
