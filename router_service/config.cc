@@ -15,6 +15,11 @@
 #include "router_service/tracing.h"
 
 namespace moebius {
+namespace {
+
+constexpr int64_t kMaxSlowStepMs = 3600 * 1000;
+
+}  // namespace
 
 void AddRouterSettings(RouterFlags* flags, Settings* settings) {
   settings->AddText({"Addresses", "grpc-listen", "HOST:PORT", "The public API (gRPC)"},
@@ -39,6 +44,9 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
                        &flags->row_budget);
   settings->AddInteger({"Steps", "chunk", "N", "Prompt rows in one step; 0: the row budget"}, 0,
                        kMaxRowBudget, &flags->chunk_rows);
+  settings->AddInteger({"Steps", "slow-step-ms", "N",
+                        "A step that takes longer is counted, and told of in the log; 0: none is"},
+                       0, kMaxSlowStepMs, &flags->slow_step_ms);
   settings->AddText({"Metrics", "metrics-expert-detail", "auto|off|layer-expert",
                      "Demand by layer and expert: all up to 2,048 series, none, or all"},
                     &flags->metrics_expert_detail);

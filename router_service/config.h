@@ -27,6 +27,7 @@ struct RouterFlags {
   int64_t num_attention = 1;    // attention ranks
   int64_t row_budget = 512;     // rows of one step
   int64_t chunk_rows = 0;       // of one prompt in one step; 0: the row budget
+  int64_t slow_step_ms = 1000;  // a step that takes longer is told of; 0: none is
   std::string attention_method = "auto";  // how ranks share prompt rows (attention_rule.h)
   std::string attention_rates =
       "measured";         // what auto's cost model counts with (attention_rule.h)

@@ -155,6 +155,7 @@ class RouterCore::Impl {
 
   LeadOptions OptionsOfLead(const RouterCoreOptions& core) const {
     LeadOptions options = BuildLeadOptions(*parts_.checkpoint, core.row_budget, core.chunk_rows);
+    options.slow_step = core.slow_step;
     options.first_step = kCoreCanaryStep + 1;
     options.capacity = core.capacity;
     if (options.per_degree.num_ranks > 0) options.per_degree.num_ranks = core.num_attention;

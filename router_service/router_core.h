@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 
 #include "moebius/attention/attention_method.h"
 #include "moebius/attention/cost_model.h"
@@ -29,9 +30,10 @@
 namespace moebius {
 
 struct RouterCoreOptions {
-  int64_t row_budget = 512;  // as the roster's
-  int64_t chunk_rows = 0;    // rows of one prompt in one step; 0: the row budget
-  uint64_t term = 1;         // as the roster's
+  int64_t row_budget = 512;                     // as the roster's
+  int64_t chunk_rows = 0;                       // rows of one prompt in one step; 0: the row budget
+  absl::Duration slow_step = absl::Seconds(1);  // as LeadOptions has it
+  uint64_t term = 1;                            // as the roster's
   int32_t num_attention = 1;
   std::optional<AttentionMethod> attention_method;  // nothing: the cost model's choice
   std::optional<RankRates> rank_rates;              // nothing: MethodRule's

@@ -409,6 +409,8 @@ class RouterServer final : public ServiceServer {
     RouterCoreOptions core;
     core.row_budget = options_.router.row_budget;
     core.chunk_rows = options_.router.chunk_rows;
+    const int64_t slow_step_ms = options_.router.slow_step_ms;
+    core.slow_step = slow_step_ms > 0 ? absl::Milliseconds(slow_step_ms) : absl::InfiniteDuration();
     core.num_attention = static_cast<int32_t>(options_.router.num_attention);
     // Validated at the start.
     core.attention_method = *ParseAttentionRule(options_.router.attention_method);

@@ -67,8 +67,8 @@ constexpr MetricSpec kTable[] = {
     {kStepRetries, "moebius_step_retries_total", kCounter, "", {},
      "Steps that failed in a way that another attempt may mend."},
     {kSlowSteps, "moebius_slow_steps_total", kCounter, "", {"stage"},
-     "Attempts at steps that took more than a second, by the phase that took longest; other: no phase "
-     "has the time, so the process stood still. The router's log tells of them."},
+     "Attempts at steps that took more than --slow-step-ms, a second, by the phase that took longest; "
+     "other: no phase has the time, so the process stood still. The router's log tells of them."},
     {kStepRows, "moebius_step_rows_total", kCounter, "", {},
      "Token rows of steps that were done."},
     {kStepPhaseSeconds, "moebius_step_phase_seconds_total", kCounter, "seconds", {"phase"},

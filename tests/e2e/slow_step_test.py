@@ -15,16 +15,16 @@ LINE = re.compile(r"warning \S+: a step was slow step=\d+ attempt=0 rows=(\d+) s
 
 
 class SlowStepTest(unittest.TestCase):
-    def cluster(self, slow_slot):
+    def cluster(self, *flags, slow_slot=1, delay=SLOW_MICROSECONDS):
         # One replica of each expert: most layers need both services.
-        cluster = Cluster("--expert-replicas=1", expert_flags={
-            slot: ["--mock", f"--mock-delay-us={SLOW_MICROSECONDS if slot == slow_slot else 0}"]
+        cluster = Cluster("--expert-replicas=1", *flags, expert_flags={
+            slot: ["--mock", f"--mock-delay-us={delay if slot == slow_slot else 0}"]
             for slot in range(2)})
         self.addCleanup(cluster.close)
         return cluster
 
     def test_the_log_names_the_requests_the_stage_and_the_service_that_was_waited_for(self):
-        cluster = self.cluster(slow_slot=1)
+        cluster = self.cluster()
         answer = cluster.generate("--prompt-ids", "256,65,110", "--max-tokens", "1", "--request-id",
                                   "waited")
         self.assertEqual(answer["completion_tokens"], 1)
@@ -36,6 +36,18 @@ class SlowStepTest(unittest.TestCase):
         self.assertLessEqual(float(wait), float(stage) + 0.01)
         self.assertLessEqual(float(stage), float(seconds))
         self.assertEqual(cluster.metric('moebius_slow_steps_total{stage="experts"}'), 1)
+
+    def test_the_operator_says_what_is_slow(self):
+        for flag, delay, is_told in (("--slow-step-ms=50", 40000, True),
+                                     ("--slow-step-ms=0", SLOW_MICROSECONDS, False)):
+            with self.subTest(flag):
+                cluster = self.cluster(flag, delay=delay)
+                cluster.generate("--prompt-ids", "256,65,110", "--max-tokens", "1")
+                counted = cluster.metric('moebius_slow_steps_total{stage="experts"}')
+                self.assertEqual(counted > 0, is_told)
+                told = programs.wait_until(lambda: LINE.search(cluster.router.stderr()),
+                                           20 if is_told else 0.5)
+                self.assertEqual(bool(told), is_told, cluster.router.stderr())
 
     def test_steps_in_time_are_not_told_of(self):
         cluster = Cluster()
