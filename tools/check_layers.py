@@ -24,9 +24,10 @@ BENCHMARK = ("benchmark/",)
 CUDA = ("cuda", "cublas", "cooperative_groups")
 NCCL = ("nccl.h",)
 ONEDNN = ("oneapi/dnnl/",)
+SANITIZER = ("sanitizer/",)  # of the compiler, in trees that it watches
 # Every guest with a name; anything else in <> or "" from outside is refused by name.
 GUESTS = (ABSL + XXHASH + JSON + CLI11 + PROMETHEUS + GRPC + PROTOBUF + OPENSSL + GTEST + BENCHMARK
-          + CUDA + NCCL + ONEDNN)
+          + CUDA + NCCL + ONEDNN + SANITIZER)
 
 MOEBIUS = ("moebius/",)
 SERVICES = ("router_service", "expert_service", "attention_service")
@@ -44,7 +45,7 @@ class Room:
 
 
 ROOMS = {
-    "moebius/base": Room((), XXHASH),
+    "moebius/base": Room((), XXHASH + SANITIZER),
     "moebius/api": Room(("moebius/base",)),
     "moebius/telemetry": Room(("moebius/base",), PROMETHEUS),
     "moebius/tensor": Room(("moebius/base",), inside={"cuda": CUDA}),
