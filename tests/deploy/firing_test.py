@@ -48,7 +48,7 @@ NOT_BROUGHT_ABOUT = {
     "MoebiusTokensSlow": "tokens would have to take a real second each",
     "MoebiusNoProgress": "a router that answers scrapes and steps no more is a defect",
     "MoebiusStepsRetried": "needs a service that fails in one step of twenty, and goes on",
-    "MoebiusNonFiniteOutput": "needs damaged weights, which a service refuses to load",
+    "MoebiusNonFiniteOutput": "needs a cluster of its own, with damaged weights",
     "MoebiusTokenConservationBroken": "only a defect of the router counts here",
     "MoebiusExpertImbalance": "needs prompts that all meet one expert",
     "MoebiusServiceImbalance": "two services that hold all experts share the rows evenly",
