@@ -31,6 +31,19 @@ def wait_until(condition, seconds):
     return True
 
 
+def free_port():
+    """Of a program that cannot choose one and tell; one taken in between shows in its output."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def make_certificates(folder, *flags):
+    done = operation_tools.run(MOEBIUS, "certs", "init", "--out", folder, *flags)
+    if done.returncode != 0:
+        raise AssertionError(done.stderr)
+
+
 class Process:
     """A program whose output goes to a file; it ends with the block."""
 
@@ -63,9 +76,12 @@ class Cluster(Process):
 
     READY_SECONDS = 120
 
-    def __init__(self, folder, *flags):
+    def __init__(self, folder, *flags, certs=None):
+        """`certs` is a folder that `make_certificates` has filled: mutual TLS on every port."""
         super().__init__(MOEBIUS, "serve", "--model", DEMO, "--json", "--log-dir",
-                         os.path.join(folder, "logs"), *flags, stop=signal.SIGINT)
+                         os.path.join(folder, "logs"), *(["--certs", certs] if certs else []),
+                         *flags, stop=signal.SIGINT)
+        self.certs = certs
         self.ready = None
 
     def __enter__(self):
@@ -88,9 +104,21 @@ class Cluster(Process):
                             "pod": f"demo-{process['name']}"}}
                 for process in self.ready["processes"]]
 
+    def pids(self, *names):
+        pids = {process["name"]: process["pid"] for process in self.ready["processes"]}
+        return [pids[name] for name in names]
+
+    def flags_of(self, role):
+        """Who a process that joins or asks says it is."""
+        if self.certs is None:
+            return []
+        return ["--tls-ca", os.path.join(self.certs, "ca.pem"),
+                "--tls-cert", os.path.join(self.certs, f"{role}.pem"),
+                "--tls-key", os.path.join(self.certs, f"{role}.key")]
+
     def generate(self, *flags):
         return operation_tools.run(MOEBIUS, "generate", "--router", self.ready["router"],
-                                   "--json", *flags)
+                                   "--json", *self.flags_of("client"), *flags)
 
 
 class Traffic:
@@ -126,7 +154,7 @@ class Prometheus(Process):
         with open(path, "w", encoding="utf-8") as file:
             yaml.safe_dump(config, file)
         self.address_file = path
-        self.url = f"http://127.0.0.1:{self._free_port()}"
+        self.url = f"http://127.0.0.1:{free_port()}"
         super().__init__(operation_tools.PROMETHEUS, f"--config.file={path}",
                          f"--storage.tsdb.path={os.path.join(folder, 'data')}",
                          f"--web.listen-address={self.url[len('http://'):]}")
@@ -144,13 +172,6 @@ class Prometheus(Process):
             with open(copies[-1], "w", encoding="utf-8") as file:
                 yaml.safe_dump(rules, file)
         return copies
-
-    @staticmethod
-    def _free_port():
-        """Prometheus cannot choose one and tell; a port taken in between shows in its output."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
 
     def ask(self, path, **parameters):
         query = urllib.parse.urlencode(parameters)
