@@ -109,6 +109,10 @@ std::string Serve::ListenOf(const ServedProcess& facts) const {
 std::vector<std::string> Serve::CommandOf(const Child& child) const {
   const ServedProcess& facts = child.facts;
   const Role role = facts.role;
+  // After a restart the ports of before: whoever scrapes or asks there need not learn new ones.
+  const auto kept = [](const std::string& address) {
+    return address.empty() ? std::string("127.0.0.1:0") : address;
+  };
   const int32_t num_processes = role == Role::kRouter   ? 1
                                 : role == Role::kExpert ? options_.num_experts
                                                         : options_.num_attention;
@@ -117,8 +121,8 @@ std::vector<std::string> Serve::CommandOf(const Child& child) const {
       absl::StrCat("--name=", facts.name),
       absl::StrCat("--threads=", ThreadsOf(options_.num_threads, num_processes)),
       absl::StrCat("--die-with-parent=", getpid()),
-      "--http-listen=127.0.0.1:0",
-      role == Role::kExpert ? "--admin-listen=127.0.0.1:0"
+      absl::StrCat("--http-listen=", kept(facts.http)),
+      role == Role::kExpert ? absl::StrCat("--admin-listen=", kept(facts.admin))
                             : absl::StrCat("--listen=", ListenOf(facts))};
   command.insert(command.end(), options_.model_flags.begin(), options_.model_flags.end());
   if (!options_.certs_dir.empty()) {
@@ -129,9 +133,8 @@ std::vector<std::string> Serve::CommandOf(const Child& child) const {
     command.push_back(absl::StrCat("--tls-key=", files.key));
   }
   if (role == Role::kRouter) {
-    command.push_back("--admin-listen=127.0.0.1:0");
-    command.push_back(absl::StrCat("--grpc-listen=",
-                                   facts.grpc.empty() ? std::string("127.0.0.1:0") : facts.grpc));
+    command.push_back(absl::StrCat("--admin-listen=", kept(facts.admin)));
+    command.push_back(absl::StrCat("--grpc-listen=", kept(facts.grpc)));
     command.push_back(absl::StrCat("--experts=", options_.num_experts));
     if (!options_.advertise.empty()) {
       command.push_back(absl::StrCat("--advertise=", options_.advertise));

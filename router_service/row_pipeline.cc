@@ -172,7 +172,7 @@ class RowPipeline::Impl {
       MOEBIUS_RETURN_IF_ERROR(RunExperts(LayerId(layer), timer, result));
     }
     Head(request.logit_rows, &result->logits);
-    FindNonfiniteRows(&result->nonfinite_rows);
+    FindNonfiniteRows(request.logit_rows, result);
     timer.Lap(&result->figures.head_seconds);
 
     MOEBIUS_RETURN_IF_ERROR(attention_.CommitStep());
@@ -260,13 +260,20 @@ class RowPipeline::Impl {
     });
   }
 
-  // A NaN or infinity never leaves the residual again: looking at its end finds all of them.
-  void FindNonfiniteRows(std::vector<int64_t>* rows) const {
+  // A NaN or infinity never leaves the residual again: looking at its end finds all of them but
+  // those that the final norm and the head make.
+  void FindNonfiniteRows(absl::Span<const int64_t> logit_rows, StepResult* result) const {
+    std::vector<int64_t>& rows = result->nonfinite_rows;
     for (int64_t row = 0; row < residual_.num_rows(); ++row) {
-      if (!AllFinite(residual_.rows().span(row))) rows->push_back(row);
+      if (!AllFinite(residual_.rows().span(row))) rows.push_back(row);
     }
-    std::sort(rows->begin(), rows->end());
-    rows->erase(std::unique(rows->begin(), rows->end()), rows->end());
+    for (size_t index = 0; index < logit_rows.size(); ++index) {
+      const absl::Span<const float> logits =
+          result->logits.rows().span(static_cast<int64_t>(index));
+      if (!AllFinite(logits)) rows.push_back(logit_rows[index]);
+    }
+    std::sort(rows.begin(), rows.end());
+    rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
   }
 
   // Calls body(begin, end) on the executor for ranges of rows that cover [0, num_rows).

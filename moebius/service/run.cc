@@ -121,7 +121,9 @@ int RunService(ServiceProgram& program, int argc, char** argv) {
   Settings::Requests requests;
   const absl::Status applied = settings.Apply(std::vector<std::string>(argv + 1, argv + argc),
                                               ProcessEnvironment, &requests);
-  if (!applied.ok()) return ReportFailure(applied, kExitUsage);
+  if (!applied.ok()) {
+    return ReportFailure(applied, requests.is_file_wrong ? kExitHost : kExitUsage);
+  }
   if (requests.help) {
     std::fputs(help.c_str(), stdout);
     return kExitOk;

@@ -268,7 +268,9 @@ absl::Status Settings::Apply(const std::vector<std::string>& arguments,
   for (const Setting& setting : settings_) read_variable(setting.info.name, setting.is_list);
   read_variable(kConfigName, false);
   if (const auto file = values.find(kConfigName); file != values.end()) {
-    MOEBIUS_RETURN_IF_ERROR(ApplyFile(file->second.back(), values));
+    const absl::Status read = ApplyFile(file->second.back(), values);
+    requests->is_file_wrong = !read.ok();
+    MOEBIUS_RETURN_IF_ERROR(read);
   }
   for (const auto& [name, texts] : values) {
     if (name == kConfigName) continue;

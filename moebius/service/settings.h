@@ -46,6 +46,7 @@ class Settings {
     bool version = false;
     bool print_config = false;
     bool check_config = false;
+    bool is_file_wrong = false;  // a failure is one of the file, not of the command line
   };
 
   /// Reads all three places. `environment` gives a variable's text or nothing. The file is that of

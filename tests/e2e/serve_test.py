@@ -144,6 +144,11 @@ class ServeTest(unittest.TestCase):
         self.assertEqual((again["event"], again["name"]), ("ready", "expert-0"))
         self.assertNotEqual(again["pid"], victim["pid"])
         self.assertTrue(exists(again["pid"]))
+        # Who scrapes it, and who drains it, finds it where it was.
+        with urllib.request.urlopen(victim["metrics"], timeout=20) as page:
+            self.assertIn("moebius_build_info{", page.read().decode())
+        drained = programs.run(programs.MOEBIUS, "drain", "--expert", victim["endpoint"])
+        self.assertEqual(drained.code, 0, str(drained))
         self.assertEqual(served.stop(), 0, served.stderr())
 
     def test_an_expert_that_drains_costs_no_bit_and_is_not_asked_again(self):
@@ -296,6 +301,16 @@ class ServiceProgramsTest(unittest.TestCase):
             self.assertEqual(again.json(), printed.json())
             checked = programs.run(self.ROUTER, "--config", file.name, "--check-config")
             self.assertEqual(checked.code, 0, str(checked))
+
+    def test_a_file_of_settings_that_is_wrong_is_a_fault_of_the_configuration(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            file.write('{"row-buget": 3}')
+            file.flush()
+            done = programs.run(self.ROUTER, "--config", file.name)
+            self.assertEqual(done.code, 3, str(done))
+            self.assertIn("did you mean 'row-budget'?", done.err)
+        self.assertEqual(programs.run(self.ROUTER, "--config", "/nowhere").code, 3)
+        self.assertEqual(programs.run(self.ROUTER, "--row-buget", "3").code, 2)
 
     def test_a_terminal_that_goes_drains_unless_nohup_says_otherwise(self):
         # A child has what its parent ignores, and this test may run below nohup itself.

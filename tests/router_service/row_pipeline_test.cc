@@ -314,6 +314,15 @@ TEST_F(RowPipelineTest, ReportsRowsThatAreNotFiniteAndLeavesTheOthersAlone) {
   }
 }
 
+// The residual is finite then; only rows whose logits are asked for can tell.
+TEST_F(RowPipelineTest, ReportsRowsWhoseLogitsAreNotFinite) {
+  weights_.final_norm.rows().row(0)[5] = ToBf16(std::numeric_limits<float>::quiet_NaN());
+  StepRequest request = Prompts({{1, 2, 3}, {4, 5}});
+  request.logit_rows = {2, 4};
+  EXPECT_TRUE(pipeline_->RunStep(request, &result_).ok());
+  EXPECT_THAT(result_.nonfinite_rows, ElementsAre(2, 4));
+}
+
 TEST_F(RowPipelineTest, GivesLogitsOfTheRowsThatNeedThemAlone) {
   StepRequest request = Prompts({{1, 2, 3}, {4, 5}});
   const std::vector<float> second = LogitsOf(request, 2);

@@ -119,6 +119,9 @@ TEST_F(SettingsTest, AMissingFileIsNotFoundAndABrokenOneRefused) {
   EXPECT_EQ(Apply({"--config", folder_.File("none")}).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Apply({"--config", WriteFile("{")}).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Apply({"--config", WriteFile("[]")}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(requests_.is_file_wrong);
+  EXPECT_FALSE(Apply({"--config", WriteFile("{}"), "--row-budget", "0"}).ok());
+  EXPECT_FALSE(requests_.is_file_wrong);
 }
 
 TEST_F(SettingsTest, WhatItPrintsReadsBackTheSame) {

@@ -77,9 +77,9 @@ class GrpcLinkProvider::Core {
     figures.num_streams = count_->value();
     figures.num_closing = keeper_.num_kept();
     if (tls_ != nullptr) {
+      figures.tls_expires = tls_->Current()->expires;  // first: it may reload
       figures.tls_reloads = tls_->reloads();
       figures.tls_failed_reloads = tls_->failed_reloads();
-      figures.tls_expires = tls_->Current()->expires;
     }
     MutexLock lock(mutex_);
     figures.connections = ended_;
