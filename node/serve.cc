@@ -237,6 +237,12 @@ absl::Status Serve::TakeEnd(Child& child, const ChildEnd& end) {
   const ServedProcess facts = child.facts;
   child.process.reset();
   const std::string log = LastLines(facts.log_file, kMaxMessageBytes);
+  // A port of before may be somebody else's by now: only the public and the data port are worth
+  // waiting for.
+  if (end.exit_code == kExitBind) {
+    child.facts.http.clear();
+    child.facts.admin.clear();
+  }
   const std::string next = options_.restart && is_ready_ ? PlanRestart(child) : "";
   if (events_.on_ended) events_.on_ended(facts, end, log, next);
   if (child.start_at != absl::ZeroDuration()) return absl::OkStatus();

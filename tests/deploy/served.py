@@ -2,6 +2,7 @@
 """A served cluster of the demo model and a Prometheus that scrapes it, for as long as a test runs."""
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -32,10 +33,18 @@ def wait_until(condition, seconds):
 
 
 def free_port():
-    """Of a program that cannot choose one and tell; one taken in between shows in its output."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """For a program that cannot choose one and tell, or has to come back to it: none of those that
+    connections are given, so that it stays free while nobody listens."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
+        given = int(file.read().split()[0])
+    while True:
+        port = random.randrange(max(1024, given - 12000), max(2048, given))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def make_certificates(folder, *flags):

@@ -2,7 +2,9 @@
 """`moebius serve`: real processes on free ports, and what becomes of them."""
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -149,6 +151,23 @@ class ServeTest(unittest.TestCase):
             self.assertIn("moebius_build_info{", page.read().decode())
         drained = programs.run(programs.MOEBIUS, "drain", "--expert", victim["endpoint"])
         self.assertEqual(drained.code, 0, str(drained))
+        self.assertEqual(served.stop(), 0, served.stderr())
+
+    def test_a_restart_whose_port_has_been_taken_gets_another(self):
+        served = self.serve("--experts", "2", "--restart")
+        ready = served.event()
+        victim = next(p for p in ready["processes"] if p["name"] == "expert-1")
+        host, port = re.match(r"http://([^:/]+):(\d+)", victim["metrics"]).groups()
+        os.kill(victim["pid"], signal.SIGKILL)
+        self.assertEqual(served.event()["event"], "ended")
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind((host, int(port)))
+            other.listen()
+            ended, again = served.event(), served.event()
+            self.assertEqual((ended["event"], ended["name"]), ("ended", "expert-1"), ended)
+            self.assertIn(port, ended["message"])
+            self.assertEqual((again["event"], again["name"]), ("ready", "expert-1"), again)
         self.assertEqual(served.stop(), 0, served.stderr())
 
     def test_an_expert_that_drains_costs_no_bit_and_is_not_asked_again(self):
