@@ -18,7 +18,8 @@
 
 namespace moebius {
 
-/// INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read. Connects when first used.
+/// INVALID_ARGUMENT or NOT_FOUND for TLS files that cannot be read or do not belong together.
+/// Connects when first used.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeChannel(const ClientOptions& options);
 
 /// As metadata "authorization: Bearer KEY"; nothing where `key` is empty.

@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
 import tempfile
+import threading
 import unittest
 import urllib.request
 
@@ -112,6 +114,26 @@ class TlsTest(unittest.TestCase):
         lines = self.router.stderr().splitlines()
         self.assertTrue(all(line.startswith("{") for line in lines), lines)
         self.assertTrue(any("grpc: " in json.loads(line)["message"] for line in lines), lines)
+
+    # A rotation replaces one file after the other.
+    def test_a_caller_that_starts_in_the_middle_of_a_rotation_waits_for_its_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ["--tls-ca", self.certs["ca"]]
+            for flag, source in (("--tls-cert", "client"), ("--tls-key", "expert")):
+                given = self.flags_of(source)
+                path = os.path.join(folder, flag.strip("-"))
+                shutil.copy(given[given.index(flag) + 1], path)
+                flags += [flag, path]
+            done = self.call("health", *flags)
+            self.assertEqual(done.code, 3, str(done))
+            self.assertRegex(done.err, r"tls-key is not the key of \S+tls-cert")
+            given = self.flags_of("client")
+            with open(given[given.index("--tls-key") + 1], encoding="utf-8") as file:
+                rotation = threading.Timer(0.2, write, (flags[-1], file.read()))
+            rotation.start()
+            done = self.call("health", *flags)
+            rotation.join()
+            self.assertEqual(done.code, 0, str(done))
 
     def test_a_caller_of_another_authority_is_refused(self):
         # Who trusts the router, and shows a certificate that it cannot know.

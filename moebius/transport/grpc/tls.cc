@@ -18,6 +18,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "moebius/base/error.h"
 #include "moebius/base/status.h"
@@ -135,6 +136,22 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
   return grpc::experimental::TlsServerCredentials(credentials);
 }
 
+// At a start there is nothing to go on with: files that do not belong together may be those of a
+// rotation that is under way, one replaced and the other not yet.
+absl::StatusOr<TlsMaterial> LoadSettledMaterial(const TlsOptions& options) {
+  constexpr int kLooks = 10;
+  constexpr absl::Duration kBetween = absl::Milliseconds(50);
+  absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(options);
+  for (int look = 1; look < kLooks && absl::IsInvalidArgument(material.status()); ++look) {
+    absl::SleepFor(kBetween);
+    material = LoadTlsMaterial(options);
+  }
+  return material;
+}
+
+// gRPC takes what it reads, also between the two halves of a rotation, until its next look.
+constexpr unsigned kWatchSeconds = 1;
+
 }  // namespace
 
 bool MatchesPeerName(absl::string_view pattern, absl::string_view name) {
@@ -170,7 +187,7 @@ absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsOptions& options) {
 
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsOptions& options,
                                                          const Clock& clock) {
-  absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(options);
+  absl::StatusOr<TlsMaterial> material = LoadSettledMaterial(options);
   if (!material.ok()) {
     return WithHint(WithContext(material.status(), "TLS"),
                     "pass --tls-ca, --tls-cert and --tls-key with PEM files");
@@ -234,12 +251,10 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsOptions&
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeWatchingServerCredentials(
     const TlsOptions& options) {
-  MOEBIUS_RETURN_IF_ERROR(LoadTlsMaterial(options).status());
-  return ServerCredentialsOf(options,
-                             std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-                                 options.key_file, options.cert_file, options.ca_file,
-                                 static_cast<unsigned>(absl::ToInt64Seconds(
-                                     std::max(options.refresh_interval, absl::Seconds(1))))));
+  MOEBIUS_RETURN_IF_ERROR(LoadSettledMaterial(options).status());
+  return ServerCredentialsOf(
+      options, std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+                   options.key_file, options.cert_file, options.ca_file, kWatchSeconds));
 }
 
 }  // namespace moebius

@@ -85,8 +85,8 @@ std::shared_ptr<grpc::ChannelCredentials> MakeChannelCredentials(const TlsOption
 std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsOptions& options,
                                                                const TlsMaterial& material);
 
-/// The same for a server that keeps its port: gRPC looks at the files itself, every refresh
-/// interval. Fails like LoadTlsMaterial where they cannot be used at the start.
+/// The same for a server that keeps its port: gRPC looks at the files itself, every second. Fails
+/// like LoadTlsMaterial where they cannot be used at the start.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeWatchingServerCredentials(
     const TlsOptions& options);
 

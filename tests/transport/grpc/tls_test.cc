@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -223,6 +224,23 @@ TEST(TlsTest, RefusesFilesThatCannotServeAndNamesThem) {
   EXPECT_THAT(std::string(LoadTlsMaterial(expired).status().message()),
               HasSubstr("old.crt: the certificate has expired"));
   EXPECT_FALSE(GrpcLinkProvider::Make({}, expired).ok());
+}
+
+// One file of the pair has been replaced, the other is about to be.
+TEST(TlsTest, AStartInTheMiddleOfARotationWaitsForItsEnd) {
+  Authority authority;
+  const TlsOptions options = authority.Sign("host", "DNS:host");
+  const TlsOptions next = authority.Sign("next", "DNS:host");
+  fs::copy_file(next.cert_file, options.cert_file, fs::copy_options::overwrite_existing);
+  ASSERT_EQ(LoadTlsMaterial(options).status().code(), absl::StatusCode::kInvalidArgument);
+  std::thread rotation([&] {
+    absl::SleepFor(absl::Milliseconds(120));
+    fs::rename(next.key_file, options.key_file);
+  });
+  FakeClock clock;
+  const auto files = TlsFiles::Open(options, clock);
+  rotation.join();
+  EXPECT_TRUE(files.ok()) << files.status();
 }
 
 TEST(TlsTest, GarbageInTheFilesLeavesTheCurrentMaterial) {
