@@ -201,7 +201,6 @@ class LocalExchange::Rank final : public KvExchange {
     MOEBIUS_ASSIGN_OR_RETURN(KvHolder* const holder, other.BeginServing(plan_, layer, phase));
     absl::StatusOr<SharedBytes> answer = call(*holder);
     other.EndServing();
-    ++group_.num_answers_;
     return answer;
   }
 

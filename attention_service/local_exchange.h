@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -29,14 +28,11 @@ class LocalExchange {
   KvExchange& rank(int32_t rank);
   /// Waits for `rank` end with this, now and from now on.
   void Fail(int32_t rank, const absl::Status& status);
-  /// What ranks have answered to one another since the start. Thread-safe.
-  int64_t num_answers() const { return num_answers_; }
 
  private:
   class Rank;
   const SpanGeometry geometry_;
   const int64_t num_heads_;
-  std::atomic<int64_t> num_answers_{0};
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
 

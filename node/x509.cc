@@ -201,7 +201,7 @@ absl::StatusOr<PemPair> FormatSignedKey(const SignedKey& signed_key) {
 
 absl::StatusOr<SignedKey> ParseSignedKey(const std::string& cert, const std::string& key) {
   SignedKey parsed;
-  parsed.cert.reset(PEM_read_bio_X509(Open(cert).get(), nullptr, nullptr, nullptr));
+  parsed.cert.reset(PEM_read_bio_X509(Open(cert).get(), nullptr, NoPassphrase, nullptr));
   parsed.key.reset(PEM_read_bio_PrivateKey(Open(key).get(), nullptr, NoPassphrase, nullptr));
   const bool is_pair = parsed.cert != nullptr && parsed.key != nullptr &&
                        X509_check_private_key(parsed.cert.get(), parsed.key.get()) == 1;
@@ -215,7 +215,7 @@ absl::StatusOr<SignedKey> ParseSignedKey(const std::string& cert, const std::str
 
 absl::StatusOr<CertificateFacts> DescribeCertificate(const std::string& pem) {
   const std::unique_ptr<X509, X509Deleter> cert(
-      PEM_read_bio_X509(Open(pem).get(), nullptr, nullptr, nullptr));
+      PEM_read_bio_X509(Open(pem).get(), nullptr, NoPassphrase, nullptr));
   ERR_clear_error();
   if (cert == nullptr) return absl::InvalidArgumentError("no certificate in PEM form");
   CertificateFacts facts;

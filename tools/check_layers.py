@@ -45,7 +45,7 @@ class Room:
 
 
 ROOMS = {
-    "moebius/base": Room((), XXHASH + SANITIZER),
+    "moebius/base": Room((), XXHASH + SANITIZER, inside={"pem": OPENSSL}),
     "moebius/api": Room(("moebius/base",)),
     "moebius/telemetry": Room(("moebius/base",), PROMETHEUS),
     "moebius/tensor": Room(("moebius/base",), inside={"cuda": CUDA}),
@@ -63,8 +63,7 @@ ROOMS = {
                          "moebius/telemetry"), GRPC + PROTOBUF + OPENSSL),
     "moebius/service": Room(PURE + ("moebius/model", "moebius/placement", "moebius/transport",
                                     "moebius/wire", "moebius/telemetry", "moebius/rpc"), GRPC),
-    "moebius/client": Room(("moebius/base", "moebius/api", "moebius/wire"),
-                           GRPC + PROTOBUF + OPENSSL),
+    "moebius/client": Room(("moebius/base", "moebius/api", "moebius/wire"), GRPC + PROTOBUF),
     "router_service": Room(MOEBIUS, GRPC + JSON),
     "expert_service": Room(MOEBIUS, GRPC + JSON),
     "attention_service": Room(MOEBIUS, GRPC + JSON),

@@ -11,16 +11,17 @@
 
 namespace moebius {
 
-/// Small blocks of memory that come and go with every message, kept for the next one of nearly the
-/// same size: a step that has run before asks the system's allocator for nothing. One process has
-/// one store. A block may be given back on another thread than the one that took it.
-///
-/// Invariants:
-/// 1. A size class keeps at most kMaxIdleBytesPerClass that nobody uses; the rest goes back to the
-///    allocator.
-/// 2. A block of more than kMaxSpareBlockBytes is the allocator's own matter.
-///
-/// Thread-safe. Where the address sanitizer watches, idle blocks are poisoned.
+// Small blocks of memory that come and go with every message, kept for the next one of nearly the
+// same size: a step that has run before asks the system's allocator for nothing. One process has
+// one store. A block may be given back on another thread than the one that took it.
+//
+// Invariants:
+// 1. A size class keeps at most kMaxIdleBytesPerClass that nobody uses; the rest goes back to the
+//    allocator.
+// 2. A block of more than kMaxSpareBlockBytes is the allocator's own matter.
+//
+// Thread-safe. Where the address sanitizer watches, idle blocks are poisoned.
+
 inline constexpr size_t kMaxSpareBlockBytes = 32 << 10;
 inline constexpr size_t kMaxIdleBytesPerClass = 512 << 10;
 inline constexpr size_t kSpareBlockAlignment = 64;

@@ -3,11 +3,6 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
-#include <openssl/bio.h>
-#include <openssl/err.h>
-#include <openssl/evp.h>
-#include <openssl/pem.h>
-#include <openssl/x509.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,9 +15,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/pem/key_pair.h"
 #include "moebius/base/status.h"
 #include "moebius/wire/grpc/grpc_status.h"
 
@@ -62,42 +57,10 @@ absl::StatusOr<Pems> ReadPems(const ClientTls& tls) {
     if (path->empty()) continue;
     MOEBIUS_ASSIGN_OR_RETURN(*text, ReadPem(*path));
   }
-  return pems;
-}
-
-using Bio = std::unique_ptr<BIO, decltype(&BIO_free)>;
-Bio Open(const std::string& text) {
-  return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())), &BIO_free);
-}
-
-// A key that needs a passphrase is refused instead of asked for.
-int NoPassphrase(char*, int, int, void*) { return 0; }
-
-bool IsPair(const Pems& pems) {
-  const std::unique_ptr<X509, decltype(&X509_free)> certificate(
-      PEM_read_bio_X509(Open(pems.cert).get(), nullptr, NoPassphrase, nullptr), &X509_free);
-  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
-      PEM_read_bio_PrivateKey(Open(pems.key).get(), nullptr, NoPassphrase, nullptr),
-      &EVP_PKEY_free);
-  const bool is_pair = certificate != nullptr && key != nullptr &&
-                       X509_check_private_key(certificate.get(), key.get()) == 1;
-  ERR_clear_error();
-  return is_pair;
-}
-
-// A rotation replaces one file after the other: in between they do not belong together.
-absl::StatusOr<Pems> ReadSettledPems(const ClientTls& tls) {
-  constexpr int kLooks = 10;
-  constexpr absl::Duration kBetween = absl::Milliseconds(50);
-  for (int look = 1;; ++look) {
-    MOEBIUS_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
-    if (tls.cert_file.empty() || IsPair(pems)) return pems;
-    if (look == kLooks) {
-      return absl::InvalidArgumentError(absl::StrCat(tls.key_file, " is not the key of ",
-                                                     tls.cert_file, ", or it needs a passphrase"));
-    }
-    absl::SleepFor(kBetween);
-  }
+  if (tls.cert_file.empty()) return pems;
+  const absl::Status pair = CheckKeyPair(tls.cert_file, pems.cert, tls.key_file, pems.key);
+  if (pair.ok()) return pems;
+  return WithHint(pair, "--tls-cert and --tls-key are the two files of one role");
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
@@ -106,7 +69,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   if (tls->cert_file.empty() != tls->key_file.empty()) {
     return absl::InvalidArgumentError("a certificate and its key are given together or not at all");
   }
-  MOEBIUS_ASSIGN_OR_RETURN(const Pems pems, ReadSettledPems(*tls));
+  MOEBIUS_ASSIGN_OR_RETURN(const Pems pems, ReadSettled([&] { return ReadPems(*tls); }));
   grpc::SslCredentialsOptions ssl;
   ssl.pem_root_certs = pems.ca;
   ssl.pem_cert_chain = pems.cert;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step of ranks that share their keys allocates once one as large has run: the count of
-// each answer, which is memory of its own, and nothing else.
+// A step of ranks that share their keys allocates nothing once one as large has run.
 #include <algorithm>
 #include <barrier>
 #include <memory>
@@ -67,14 +66,13 @@ class Ranks {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Allocations of a step beyond one for each answer.
+  // Allocations of a step.
   int64_t Run(const StepPlan& plan) {
     plan_ = &plan;
     const int64_t allocations = NumAllocations();
-    const int64_t answers = exchange_.num_answers();
     barrier_.arrive_and_wait();
     barrier_.arrive_and_wait();
-    return NumAllocations() - allocations - (exchange_.num_answers() - answers);
+    return NumAllocations() - allocations;
   }
 
  private:
@@ -144,9 +142,9 @@ StepPlan PlanOf(const Sessions& sessions, uint64_t step, int64_t begin, int64_t 
 class ShardedAllocationTest : public ::testing::TestWithParam<std::string> {};
 
 // Runs the rows [begin, end) of every session again and again: positions that have run before make
-// no new keys, and the same work. Few rows: answers from 16 KiB on have the pool's own bookkeeping
-// besides. A second thread that gets its first task late takes its scratch then, and every 31st
-// plan is checked by code that allocates.
+// no new keys, and the same work. Few rows, so that answers fit in small blocks. A second thread
+// that gets its first task late takes its scratch then, and every 31st plan is checked by code that
+// allocates.
 void ExpectCleanSteps(Ranks& ranks, const Sessions& sessions, int64_t begin, int64_t end, Way way,
                       uint64_t& step) {
   std::vector<int64_t> counts;
@@ -159,7 +157,7 @@ void ExpectCleanSteps(Ranks& ranks, const Sessions& sessions, int64_t begin, int
                       absl::StrJoin(counts, " "));
 }
 
-TEST_P(ShardedAllocationTest, AStepAllocatesOnlyItsAnswersInSteadyState) {
+TEST_P(ShardedAllocationTest, AStepAllocatesNothingInSteadyState) {
   const std::pair<AttentionSum, AttentionLayout> sums[] = {
       {AttentionSum::kCanonical, AttentionLayout::kZigzag},
       {AttentionSum::kPerDegree, AttentionLayout::kZigzag},
@@ -190,7 +188,7 @@ TEST_P(ShardedAllocationTest, AStepAllocatesOnlyItsAnswersInSteadyState) {
 }
 
 // Two ranks have segments of 1,024 positions: the generated row's tasks are cut.
-TEST_P(ShardedAllocationTest, AGeneratedRowOfSeveralSegmentsAllocatesOnlyItsAnswers) {
+TEST_P(ShardedAllocationTest, AGeneratedRowOfSeveralSegmentsAllocatesNothing) {
   const Sessions sessions{.count = 1, .prompt = 2200};
   AttentionCase model = MakeAttentionCase(GetParam(), kSpan);
   model.facts.sum = AttentionSum::kPerDegree;

@@ -237,14 +237,22 @@ class Expert:
         self.kill()
 
 
-class WatchedTest(unittest.TestCase):
-    """A cluster and the Prometheus that watches it."""
-
-    cluster = None
-    prometheus = None
-
+class FiringTest(unittest.TestCase):
     @classmethod
-    def watch(cls, folder, targets):
+    def setUpClass(cls):
+        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
+        certs = os.path.join(folder, "certs")
+        served.make_certificates(certs, "--days", "2")
+        # An expert takes no more than its even share of a step's rows: prompts lose assignments.
+        cls.cluster = cls.enterClassContext(served.Cluster(
+            folder, "--experts", "2", "--capacity-factor", "1", "--transport", "grpc", certs=certs))
+        expert = cls.cluster.flags_of("expert")
+        cls.spare = cls.enterClassContext(
+            Expert("spare", "--join", cls.cluster.ready["join"], *expert))
+        # It dials where nobody is, so nobody refuses it.
+        cls.stray = cls.enterClassContext(
+            Expert("stray", "--join", f"127.0.0.1:{served.free_port()}", *expert))
+        targets = [*cls.cluster.targets(), cls.spare.target(), cls.stray.target()]
         cls.prometheus = cls.enterClassContext(
             served.Prometheus(folder, targets, hastened_rules(folder)))
         if not served.wait_until(cls.prometheus.is_ready, WAIT_SECONDS):
@@ -271,24 +279,6 @@ class WatchedTest(unittest.TestCase):
             return not still_firing
         served.wait_until(all_have_ended, WAIT_SECONDS)
         self.assertEqual(still_firing, set(), self.cluster.output())
-
-
-class FiringTest(WatchedTest):
-    @classmethod
-    def setUpClass(cls):
-        folder = cls.enterClassContext(tempfile.TemporaryDirectory())
-        certs = os.path.join(folder, "certs")
-        served.make_certificates(certs, "--days", "2")
-        # An expert takes no more than its even share of a step's rows: prompts lose assignments.
-        cls.cluster = cls.enterClassContext(served.Cluster(
-            folder, "--experts", "2", "--capacity-factor", "1", "--transport", "grpc", certs=certs))
-        expert = cls.cluster.flags_of("expert")
-        cls.spare = cls.enterClassContext(
-            Expert("spare", "--join", cls.cluster.ready["join"], *expert))
-        # It dials where nobody is, so nobody refuses it.
-        cls.stray = cls.enterClassContext(
-            Expert("stray", "--join", f"127.0.0.1:{served.free_port()}", *expert))
-        cls.watch(folder, [*cls.cluster.targets(), cls.spare.target(), cls.stray.target()])
 
     def data_port(self):
         host, port = self.cluster.ready["join"].rsplit(":", 1)

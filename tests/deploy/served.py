@@ -37,7 +37,7 @@ def free_port():
     connections are given, so that it stays free while nobody listens."""
     with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
         given = int(file.read().split()[0])
-    while True:
+    for _ in range(1000):
         port = random.randrange(max(1024, given - 12000), max(2048, given))
         with socket.socket() as probe:
             try:
@@ -45,6 +45,7 @@ def free_port():
                 return port
             except OSError:
                 continue
+    raise AssertionError("a thousand ports were taken")
 
 
 def make_certificates(folder, *flags):

@@ -126,7 +126,7 @@ class TlsTest(unittest.TestCase):
                 flags += [flag, path]
             done = self.call("health", *flags)
             self.assertEqual(done.code, 3, str(done))
-            self.assertRegex(done.err, r"tls-key is not the key of \S+tls-cert")
+            self.assertRegex(done.err, r"tls-key: it is not the key of \S+tls-cert")
             given = self.flags_of("client")
             with open(given[given.index("--tls-key") + 1], encoding="utf-8") as file:
                 rotation = threading.Timer(0.2, write, (flags[-1], file.read()))

@@ -18,9 +18,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
 #include "moebius/base/error.h"
+#include "moebius/base/pem/key_pair.h"
 #include "moebius/base/status.h"
 
 namespace moebius {
@@ -32,11 +32,9 @@ constexpr size_t kMaxPemBytes = 1 << 20;
 struct OpenSslDeleter {
   void operator()(BIO* bio) const { BIO_free(bio); }
   void operator()(X509* certificate) const { X509_free(certificate); }
-  void operator()(EVP_PKEY* key) const { EVP_PKEY_free(key); }
 };
 using Bio = std::unique_ptr<BIO, OpenSslDeleter>;
 using Certificate = std::unique_ptr<X509, OpenSslDeleter>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, OpenSslDeleter>;
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rbe"), std::fclose);
@@ -63,9 +61,6 @@ absl::StatusOr<Certificate> FirstCertificate(const std::string& path, const std:
   }
   return certificate;
 }
-
-// A key that needs a passphrase is refused instead of asked for.
-int NoPassphrase(char*, int, int, void*) { return 0; }
 
 absl::StatusOr<absl::Time> ExpiryOf(const std::string& path, const X509* certificate) {
   int days = 0;
@@ -136,19 +131,6 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentialsOf(
   return grpc::experimental::TlsServerCredentials(credentials);
 }
 
-// At a start there is nothing to go on with: files that do not belong together may be those of a
-// rotation that is under way, one replaced and the other not yet.
-absl::StatusOr<TlsMaterial> LoadSettledMaterial(const TlsOptions& options) {
-  constexpr int kLooks = 10;
-  constexpr absl::Duration kBetween = absl::Milliseconds(50);
-  absl::StatusOr<TlsMaterial> material = LoadTlsMaterial(options);
-  for (int look = 1; look < kLooks && absl::IsInvalidArgument(material.status()); ++look) {
-    absl::SleepFor(kBetween);
-    material = LoadTlsMaterial(options);
-  }
-  return material;
-}
-
 // gRPC takes what it reads, also between the two halves of a rotation, until its next look.
 constexpr unsigned kWatchSeconds = 1;
 
@@ -169,25 +151,15 @@ absl::StatusOr<TlsMaterial> LoadTlsMaterial(const TlsOptions& options) {
   MOEBIUS_RETURN_IF_ERROR(FirstCertificate(options.ca_file, material.ca).status());
   MOEBIUS_ASSIGN_OR_RETURN(const Certificate certificate,
                            FirstCertificate(options.cert_file, material.cert));
-  const PrivateKey key(
-      PEM_read_bio_PrivateKey(Open(material.key).get(), nullptr, NoPassphrase, nullptr));
-  const bool is_pair = key != nullptr && X509_check_private_key(certificate.get(), key.get()) == 1;
-  ERR_clear_error();
-  if (key == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.key_file, ": no private key in PEM form without a passphrase"));
-  }
-  if (!is_pair) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.key_file, ": it is not the key of ", options.cert_file));
-  }
+  MOEBIUS_RETURN_IF_ERROR(
+      CheckKeyPair(options.cert_file, material.cert, options.key_file, material.key));
   MOEBIUS_ASSIGN_OR_RETURN(material.expires, ExpiryOf(options.cert_file, certificate.get()));
   return material;
 }
 
 absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(const TlsOptions& options,
                                                          const Clock& clock) {
-  absl::StatusOr<TlsMaterial> material = LoadSettledMaterial(options);
+  absl::StatusOr<TlsMaterial> material = ReadSettled([&] { return LoadTlsMaterial(options); });
   if (!material.ok()) {
     return WithHint(WithContext(material.status(), "TLS"),
                     "pass --tls-ca, --tls-cert and --tls-key with PEM files");
@@ -251,7 +223,7 @@ std::shared_ptr<grpc::ServerCredentials> MakeServerCredentials(const TlsOptions&
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeWatchingServerCredentials(
     const TlsOptions& options) {
-  MOEBIUS_RETURN_IF_ERROR(LoadSettledMaterial(options).status());
+  MOEBIUS_RETURN_IF_ERROR(ReadSettled([&] { return LoadTlsMaterial(options); }).status());
   return ServerCredentialsOf(
       options, std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
                    options.key_file, options.cert_file, options.ca_file, kWatchSeconds));
