@@ -63,9 +63,9 @@ void SpanTaskRunner::RunCarried(const SpanTask& task, const SpanTaskInput& input
   } else {
     ClearStates({acc_.rows(), absl::MakeSpan(m_), absl::MakeSpan(l_)});
   }
-  for (int64_t span = task.span_begin; span < task.span_end; ++span) {
-    const int32_t owner = SpanOwner(span, input.rows.first_rank, geometry_.num_ranks());
-    if (task.owner < 0 || task.owner == owner) ComputeSpan(task, input, span);
+  for (int64_t span = SpanAfter(task, input, task.span_begin - 1); span < task.span_end;
+       span = SpanAfter(task, input, span)) {
+    ComputeSpan(task, input, span);
   }
   first_row_ = 0;
   row_end_ = num_rows_;
@@ -84,9 +84,8 @@ void SpanTaskRunner::RunSegments(const SpanTask& task, const SpanTaskInput& inpu
   MOEBIUS_DCHECK(!output.carry.is_kept());
   ClearStates({fold_acc_.rows(), absl::MakeSpan(fold_m_), absl::MakeSpan(fold_l_)});
   int64_t segment = -1;  // that the states are of
-  for (int64_t span = task.span_begin; span < task.span_end; ++span) {
-    const int32_t owner = SpanOwner(span, input.rows.first_rank, geometry_.num_ranks());
-    if (task.owner >= 0 && task.owner != owner) continue;
+  for (int64_t span = SpanAfter(task, input, task.span_begin - 1); span < task.span_end;
+       span = SpanAfter(task, input, span)) {
     if (spans_->SegmentOf(span) != segment) {
       if (segment >= 0) FoldSegment(input);
       segment = spans_->SegmentOf(span);
@@ -219,6 +218,7 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
     const PositionRange keys{std::max(block.begin, positions.begin),
                              std::min(block.begin + facts_.key_block, positions.end)};
     key = keys.end;
+    const Bf16* const next_keys = KeysAfter(task, input, span, key);
     for (int64_t begin = row_begin; begin < row_end_; begin += kMaxTileRows) {
       const int64_t end = std::min(num_rows_, begin + kMaxTileRows);
       const int64_t first_seen = window_.FirstKey(PositionOf(begin));
@@ -236,9 +236,34 @@ void SpanTaskRunner::ComputeSpan(const SpanTask& task, const SpanTaskInput& inpu
       }
       AccumulateKeyBlock(kernels_, shape_, tiles_[static_cast<size_t>(begin / kMaxTileRows)],
                          absl::MakeConstSpan(visible, static_cast<size_t>(end - begin)), view.keys,
-                         view.values, scratch_, states.Slice(begin, end));
+                         view.values, next_keys, scratch_, states.Slice(begin, end));
     }
   }
+}
+
+// The packed keys that are read after those of `span` up to `key`; null where none are.
+const Bf16* SpanTaskRunner::KeysAfter(const SpanTask& task, const SpanTaskInput& input,
+                                      int64_t span, int64_t key) const {
+  if (input.form != AttentionForm::kGrouped) return nullptr;
+  if (key == spans_->SpanPositions(span).end) {
+    span = SpanAfter(task, input, span);
+    if (span == task.span_end) return nullptr;
+    key = std::max(spans_->SpanPositions(span).begin, window_.FirstKey(position_begin_));
+  }
+  if (key >= spans_->KeyEnd(PositionOf(num_rows_ - 1))) return nullptr;
+  const KvView::Block block =
+      input.kv.BlockOf(input.rows.session_index, span, spans_->SpanPositions(span), key, layout_);
+  return layout_.keys(block.data, task.key_group);
+}
+
+// The next span of the task's, or its end.
+int64_t SpanTaskRunner::SpanAfter(const SpanTask& task, const SpanTaskInput& input,
+                                  int64_t span) const {
+  do {
+    ++span;
+  } while (span < task.span_end && task.owner >= 0 &&
+           task.owner != SpanOwner(span, input.rows.first_rank, geometry_.num_ranks()));
+  return span;
 }
 
 SpanTaskRunner::BlockView SpanTaskRunner::View(const SpanTask& task, const SpanTaskInput& input,

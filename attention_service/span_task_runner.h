@@ -121,6 +121,9 @@ class SpanTaskRunner {
   void PrepareQueries(const SpanTask& task, const SpanTaskInput& input);
   void RunCarried(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);
   void ComputeSpan(const SpanTask& task, const SpanTaskInput& input, int64_t span);
+  const Bf16* KeysAfter(const SpanTask& task, const SpanTaskInput& input, int64_t span,
+                        int64_t key) const;
+  int64_t SpanAfter(const SpanTask& task, const SpanTaskInput& input, int64_t span) const;
   BlockView View(const SpanTask& task, const SpanTaskInput& input, const KvView::Block& block);
   BlockView ExpandBlock(const LatentHead& head, Bf16Rows latents);
   void RunSegments(const SpanTask& task, const SpanTaskInput& input, const SpanTaskOutput& output);

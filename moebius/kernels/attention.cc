@@ -10,6 +10,9 @@
 namespace moebius {
 namespace {
 
+// Up to so many rows wait for keys and values rather than for sums.
+constexpr int64_t kMemoryBoundRows = 8;
+
 const uint16_t* BitsOf(const Bf16* values) { return reinterpret_cast<const uint16_t*>(values); }
 
 size_t PreparedBytes(const Kernels& kernels, int64_t num_rows, int64_t depth) {
@@ -89,7 +92,7 @@ void SpanScratch::Reserve(const Kernels& kernels, const SpanShape& shape) {
 
 void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
                         absl::Span<const VisibleKeys> visible, const Bf16* keys, const Bf16* values,
-                        SpanScratch& scratch, SpanStates states) {
+                        const Bf16* next_keys, SpanScratch& scratch, SpanStates states) {
   const int64_t num_rows = queries.num_rows();
   MOEBIUS_CHECK_EQ(static_cast<int64_t>(visible.size()), num_rows);
   MOEBIUS_CHECK_EQ(states.acc.num_rows, num_rows);
@@ -102,6 +105,7 @@ void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const Qu
   // Panels of keys that no row sees are left out; their scores are never looked at.
   const int64_t first_panel = seen.begin / kPanelColumns;
   const int64_t num_panels = (seen.end + kPanelColumns - 1) / kPanelColumns - first_panel;
+  const bool is_memory_bound = num_rows <= kMemoryBoundRows;
   for (int64_t r = 0; r < num_rows; ++r) {
     scratch.sees[r] = !visible[static_cast<size_t>(r)].empty();
   }
@@ -111,6 +115,7 @@ void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const Qu
                  .num_blocks = shape.padded_key_width() / kBlockDepth,
                  .panels = BitsOf(keys) + first_panel * kPanelColumns * shape.padded_key_width(),
                  .num_panels = num_panels,
+                 .next_panels = is_memory_bound ? BitsOf(values) : nullptr,
                  .num_columns = num_panels * kPanelColumns,
                  .epilogue = Epilogue::kFloat,
                  .out = scratch.scores.data() + first_panel * kPanelColumns,
@@ -130,6 +135,7 @@ void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const Qu
                  .num_blocks = shape.key_block / kBlockDepth,
                  .panels = BitsOf(values),
                  .num_panels = shape.padded_value_width() / kPanelColumns,
+                 .next_panels = is_memory_bound ? BitsOf(next_keys) : nullptr,
                  .num_columns = shape.value_width,
                  .epilogue = Epilogue::kRescale,
                  .row_scales = scratch.alphas,

@@ -83,10 +83,11 @@ struct SpanScratch {
 /// A span's state is ClearStates, then its key blocks in ascending order. Its bits do not depend on
 /// the tier, the tile or the tile's company.
 /// `keys` [key_block_elements] and `values` [value_block_elements] are 64-byte aligned; hidden keys
-/// are finite, values of absent keys +0.
+/// are finite, values of absent keys +0. Few rows ask for `next_keys`, those of the block that is
+/// taken next, while they read the values; null: not known.
 void AccumulateKeyBlock(const Kernels& kernels, const SpanShape& shape, const QueryTile& queries,
                         absl::Span<const VisibleKeys> visible, const Bf16* keys, const Bf16* values,
-                        SpanScratch& scratch, SpanStates states);
+                        const Bf16* next_keys, SpanScratch& scratch, SpanStates states);
 
 /// Writes key `token` in [0, B) of a block: `key` [key_width], +0 up to the padded width.
 void StoreKey(PairOrder order, const SpanShape& shape, const Bf16* key, int64_t token, Bf16* block);

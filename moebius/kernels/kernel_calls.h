@@ -30,6 +30,7 @@ struct BlockSumCall {
   int64_t num_blocks = 0;               // ceil(K / 32)
   const uint16_t* panels = nullptr;     // 64-byte aligned, num_blocks · kPanelBlockSize each
   int64_t num_panels = 0;
+  const uint16_t* next_panels = nullptr;  // of the call to come, as many: asked for meanwhile
   /// Outputs to write: columns past it in the last panel are padding. For kSwiGlu a panel has 16.
   int64_t num_columns = 0;
   Epilogue epilogue = Epilogue::kFloat;

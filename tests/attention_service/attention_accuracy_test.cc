@@ -110,7 +110,7 @@ TEST(AttentionAccuracyTest, PairsEveryKeyWithItsOwnValue) {
         }
         const VisibleKeys visible{0, static_cast<int32_t>(std::min(kBlock, kKeys - begin))};
         AccumulateKeyBlock(kernels, shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
-                           values.data(), scratch, states);
+                           values.data(), nullptr, scratch, states);
       }
       // Scores 128 and at most 64: every other key weighs nothing in fp32.
       EXPECT_EQ(acc[0] / l, static_cast<float>(target + 1)) << TierName(tier);

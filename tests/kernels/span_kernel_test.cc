@@ -58,8 +58,9 @@ class SpanData {
         const VisibleKeys& keys = visible[static_cast<size_t>(r)];
         in_block.push_back({clamp(keys.begin), clamp(keys.end)});
       }
-      AccumulateKeyBlock(kernels, shape_, tile, in_block, keys.data(), values.data(), scratch,
-                         view);
+      const bool is_last = block_end == keys_.num_rows();
+      AccumulateKeyBlock(kernels, shape_, tile, in_block, keys.data(), values.data(),
+                         is_last ? nullptr : keys.data(), scratch, view);
     }
     return states;
   }
@@ -227,7 +228,7 @@ TEST_P(SpanKernelTest, LeavesHiddenKeysOutBySelection) {
   SpanScratch scratch;
   const VisibleKeys visible{5, 6};
   AccumulateKeyBlock(kernels(), shape, tile, absl::MakeConstSpan(&visible, 1), keys.data(),
-                     values.data(), scratch, states);
+                     values.data(), nullptr, scratch, states);
   EXPECT_EQ(m, 16.0f);
   EXPECT_EQ(l, 1.0f);
   EXPECT_EQ(acc[15], 1.0f);

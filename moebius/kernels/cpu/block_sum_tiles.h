@@ -20,42 +20,123 @@ inline constexpr int kPrefetchBlocks = 8;
 inline constexpr int64_t kPrefetchMaxRows = 8;
 inline constexpr int64_t kPrefetchMinBlocks = 128;  // 256 KiB of bf16
 
-/// Plain fp32 fused multiply-adds. V: vector with FusedMultiplyAdd*; Weights: how to read them.
-/// The tile is kRows × (kVectors · lanes) columns.
-template <class V, class Weights, int kRows, int kVectors>
-MOEBIUS_ALWAYS_INLINE void AddBlockToTile(const float* rows, const typename Weights::Value* weights,
-                                          float* c) {
-  typename V::Float even[kRows][kVectors];
-  typename V::Float odd[kRows][kVectors];
-  MOEBIUS_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+/// Asks for step `step` of `steps` equal parts of `bytes` bytes, so that what is asked for in one
+/// go never fills the queue that the weights in hand wait in too. The hardware's own prefetch stops
+/// at the end of a page. Addresses past an end are harmless.
+template <int steps, int bytes>
+MOEBIUS_ALWAYS_INLINE void AskFor(const void* ahead, int step) {
+  constexpr int kLineBytes = 64;
+  constexpr int kStepBytes = bytes / steps;
+  constexpr int kSecondLevelCache = 2;
+  const char* const part = static_cast<const char*>(ahead) + step * kStepBytes;
+  if constexpr (kStepBytes >= kLineBytes) {
     MOEBIUS_UNROLL
-    for (int v = 0; v < kVectors; ++v) even[r][v] = odd[r][v] = V::Zero();
+    for (int line = 0; line < kStepBytes; line += kLineBytes) {
+      __builtin_prefetch(part + line, 0, kSecondLevelCache);
+    }
+  } else {
+    if (step % (kLineBytes / kStepBytes) == 0) __builtin_prefetch(part, 0, kSecondLevelCache);
   }
+}
+
+/// Plain fp32 fused multiply-adds over a tile of kRows × (kVectors · lanes) columns. V: vector with
+/// FusedMultiplyAdd*; Weights: how to read them. kAsks: asks meanwhile for as many weights at
+/// `ahead` as the tile reads.
+template <class V, class Weights, int kRows, int kVectors, bool kAsks>
+struct BlockTile {
+  using Float = typename V::Float;
+  using Value = typename Weights::Value;
+  using Sums = Float[kRows][kVectors];
+  static constexpr int kSteps = kBlockDepth / 2;
+  static constexpr int kBytes =
+      kVectors * V::kLanes * kBlockDepth * static_cast<int>(sizeof(Value));
+
+  // Both chains side by side: each weight is loaded once.
+  MOEBIUS_ALWAYS_INLINE static void AddBothChains(const float* rows, const Value* weights,
+                                                  const Value* ahead, float* c) {
+    Sums even;
+    Sums odd;
+    Clear(even);
+    Clear(odd);
 #pragma GCC unroll 2
-  for (int j = 0; j < kBlockDepth / 2; ++j) {
+    for (int j = 0; j < kSteps; ++j) {
+      if constexpr (kAsks) AskFor<kSteps, kBytes>(ahead, j);
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const auto pairs = Weights::Load(weights, j, v * V::kLanes);
+        const Float even_weights = Weights::Even(pairs);
+        const Float odd_weights = Weights::Odd(pairs);
+        MOEBIUS_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const float* row = rows + r * kBlockDepth + 2 * j;
+          even[r][v] = Weights::MultiplyAdd(V::Broadcast(row[0]), even_weights, even[r][v]);
+          odd[r][v] = Weights::MultiplyAdd(V::Broadcast(row[1]), odd_weights, odd[r][v]);
+        }
+      }
+    }
+    Add(even, odd, c);
+  }
+
+  // The odd chains after the even ones: a tile of twice the columns fits the registers, so that a
+  // row's element, once loaded, serves two vectors.
+  MOEBIUS_ALWAYS_INLINE static void AddChainByChain(const float* rows, const Value* weights,
+                                                    const Value* ahead, float* c) {
+    Sums sums;
+    AddChain<0>(rows, weights, ahead, sums);
+    Sums even;
     MOEBIUS_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      const auto pairs = Weights::Load(weights, j, v * V::kLanes);
-      const typename V::Float even_weights = Weights::Even(pairs);
-      const typename V::Float odd_weights = Weights::Odd(pairs);
+    for (int r = 0; r < kRows; ++r) {
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) even[r][v] = sums[r][v];
+    }
+    AddChain<1>(rows, weights, ahead, sums);
+    Add(even, sums, c);
+  }
+
+ private:
+  MOEBIUS_ALWAYS_INLINE static void Clear(Sums& sums) {
+    MOEBIUS_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = V::Zero();
+    }
+  }
+
+  template <int chain>
+  MOEBIUS_ALWAYS_INLINE static Float WeightsOf(const Value* weights, int j, int v) {
+    const auto pairs = Weights::Load(weights, j, v * V::kLanes);
+    return chain == 0 ? Weights::Even(pairs) : Weights::Odd(pairs);
+  }
+  template <int chain>
+  MOEBIUS_ALWAYS_INLINE static void AddChain(const float* rows, const Value* weights,
+                                             const Value* ahead, Sums& sums) {
+    Clear(sums);
+#pragma GCC unroll 2
+    for (int j = 0; j < kSteps; ++j) {
+      if constexpr (kAsks && chain == 0) AskFor<kSteps, kBytes>(ahead, j);
+      Float w[kVectors];
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) w[v] = WeightsOf<chain>(weights, j, v);
       MOEBIUS_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const float* row = rows + r * kBlockDepth + 2 * j;
-        even[r][v] = Weights::MultiplyAdd(V::Broadcast(row[0]), even_weights, even[r][v]);
-        odd[r][v] = Weights::MultiplyAdd(V::Broadcast(row[1]), odd_weights, odd[r][v]);
+        const Float x = V::Broadcast(rows[r * kBlockDepth + 2 * j + chain]);
+        MOEBIUS_UNROLL
+        for (int v = 0; v < kVectors; ++v) sums[r][v] = Weights::MultiplyAdd(x, w[v], sums[r][v]);
       }
     }
   }
-  MOEBIUS_UNROLL
-  for (int r = 0; r < kRows; ++r) {
+
+  MOEBIUS_ALWAYS_INLINE static void Add(const Sums& even, const Sums& odd, float* c) {
     MOEBIUS_UNROLL
-    for (int v = 0; v < kVectors; ++v) {
-      float* sum = c + r * kPanelColumns + v * V::kLanes;
-      V::Store(sum, V::Load(sum) + (even[r][v] + odd[r][v]));
+    for (int r = 0; r < kRows; ++r) {
+      MOEBIUS_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        float* sum = c + r * kPanelColumns + v * V::kLanes;
+        V::Store(sum, V::Load(sum) + (even[r][v] + odd[r][v]));
+      }
     }
   }
-}
+};
 
 /// bf16 weights in adjacent pairs.
 template <class V>
@@ -102,39 +183,56 @@ struct FloatWeights {
   }
 };
 
-/// kRows rows and all 32 columns of one block, in tiles of kVectors vectors.
-template <class Weights, int kRows, int kVectors>
-[[gnu::noinline]] void AddBlockToRows(const float* rows, const typename Weights::Value* weights,
-                                      float* c) {
+enum class Chains { kBoth, kOneByOne };
+
+template <class Weights, int kRows, int kVectors, Chains kChains, bool kAsks>
+MOEBIUS_ALWAYS_INLINE void AddBlockByTiles(const float* rows,
+                                           const typename Weights::Value* weights,
+                                           const typename Weights::Value* ahead, float* c) {
   using V = typename Weights::Vector;
+  using Tile = BlockTile<V, Weights, kRows, kVectors, kAsks>;
   for (int column = 0; column < kPanelColumns; column += kVectors * V::kLanes) {
-    AddBlockToTile<V, Weights, kRows, kVectors>(rows, weights + column * Weights::kColumnStride,
-                                                c + column);
+    const typename Weights::Value* const tile = weights + column * Weights::kColumnStride;
+    const typename Weights::Value* const asked = kAsks ? ahead + column * kBlockDepth : nullptr;
+    if constexpr (kChains == Chains::kBoth) {
+      Tile::AddBothChains(rows, tile, asked, c + column);
+    } else {
+      Tile::AddChainByChain(rows, tile, asked, c + column);
+    }
+  }
+}
+
+/// kRows rows and all 32 columns of one block, in tiles of kVectors vectors. Asks meanwhile for the
+/// block at `ahead`, where that is not null.
+template <class Weights, int kRows, int kVectors, Chains kChains = Chains::kBoth>
+[[gnu::noinline]] void AddBlockToRows(const float* rows, const typename Weights::Value* weights,
+                                      const typename Weights::Value* ahead, float* c) {
+  if (ahead == nullptr) {
+    AddBlockByTiles<Weights, kRows, kVectors, kChains, false>(rows, weights, nullptr, c);
+  } else {
+    AddBlockByTiles<Weights, kRows, kVectors, kChains, true>(rows, weights, ahead, c);
   }
 }
 
 /// Vectors per tile for a number of rows: as many chains as the registers hold, and at least eight,
 /// which hide the latency of a fused multiply-add.
-/// 16 registers of eight lanes: 1 × 32, 2 × 16, 3 × 16 columns, then 4 … 6 × 8.
+/// 16 registers of eight lanes: 1 × 32 and 2 × 16 columns with both chains, 3 and 4 × 16 one by
+/// one. More rows at once were slower.
 template <class Weights>
 struct NarrowTiles {
   using Value = typename Weights::Value;
-  static constexpr int kMaxRows = 6;
-  static void AddBlock(int num_rows, const float* rows, const Value* weights, float* c) {
-    constexpr int kAll = 4;
+  static constexpr int kMaxRows = 4;
+  static void AddBlock(int num_rows, const float* rows, const Value* weights, const Value* ahead,
+                       float* c) {
     switch (num_rows) {
       case 1:
-        return AddBlockToRows<Weights, 1, kAll>(rows, weights, c);
+        return AddBlockToRows<Weights, 1, 4>(rows, weights, ahead, c);
       case 2:
-        return AddBlockToRows<Weights, 2, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 2, 2>(rows, weights, ahead, c);
       case 3:
-        return AddBlockToRows<Weights, 3, 2>(rows, weights, c);
-      case 4:
-        return AddBlockToRows<Weights, 4, 1>(rows, weights, c);
-      case 5:
-        return AddBlockToRows<Weights, 5, 1>(rows, weights, c);
+        return AddBlockToRows<Weights, 3, 2, Chains::kOneByOne>(rows, weights, ahead, c);
       default:
-        return AddBlockToRows<Weights, 6, 1>(rows, weights, c);
+        return AddBlockToRows<Weights, 4, 2, Chains::kOneByOne>(rows, weights, ahead, c);
     }
   }
 };
@@ -144,9 +242,10 @@ template <class Weights>
 struct PortableTiles {
   using Value = typename Weights::Value;
   static constexpr int kMaxRows = 2;
-  static void AddBlock(int num_rows, const float* rows, const Value* weights, float* c) {
-    if (num_rows == 1) return AddBlockToRows<Weights, 1, 2>(rows, weights, c);
-    return AddBlockToRows<Weights, 2, 1>(rows, weights, c);
+  static void AddBlock(int num_rows, const float* rows, const Value* weights, const Value* ahead,
+                       float* c) {
+    if (num_rows == 1) return AddBlockToRows<Weights, 1, 2>(rows, weights, ahead, c);
+    return AddBlockToRows<Weights, 2, 1>(rows, weights, ahead, c);
   }
 };
 
@@ -155,28 +254,32 @@ template <class Weights>
 struct WideTiles {
   using Value = typename Weights::Value;
   static constexpr int kMaxRows = 6;
-  static void AddBlock(int num_rows, const float* rows, const Value* weights, float* c) {
+  static void AddBlock(int num_rows, const float* rows, const Value* weights, const Value* ahead,
+                       float* c) {
     switch (num_rows) {
       case 1:
-        return AddBlockToRows<Weights, 1, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 1, 2>(rows, weights, ahead, c);
       case 2:
-        return AddBlockToRows<Weights, 2, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 2, 2>(rows, weights, ahead, c);
       case 3:
-        return AddBlockToRows<Weights, 3, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 3, 2>(rows, weights, ahead, c);
       case 4:
-        return AddBlockToRows<Weights, 4, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 4, 2>(rows, weights, ahead, c);
       case 5:
-        return AddBlockToRows<Weights, 5, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 5, 2>(rows, weights, ahead, c);
       default:
-        return AddBlockToRows<Weights, 6, 2>(rows, weights, c);
+        return AddBlockToRows<Weights, 6, 2>(rows, weights, ahead, c);
     }
   }
 };
 
 /// The bf16 dot instruction. V::Dot(sum, a, w): per lane sum = fma(a.high, w.high, sum), then
 /// sum = fma(a.low, w.low, sum); with pairs formed within a chain that is the chain's order.
-template <class V, int kRows>
-[[gnu::noinline]] void AddBlockByDots(const uint32_t* rows, const uint16_t* weights, float* c) {
+/// Asks meanwhile for the block at `ahead`, where that is not null.
+template <class V, int kRows, bool kAsks>
+MOEBIUS_ALWAYS_INLINE void AddBlockByDotsTo(const uint32_t* rows, const uint16_t* weights,
+                                            const uint16_t* ahead, float* c) {
+  constexpr int kSteps = kBlockDepth / 4;
   constexpr int kVectors = kPanelColumns / V::kLanes;
   typename V::Float even[kRows][kVectors];
   typename V::Float odd[kRows][kVectors];
@@ -186,7 +289,8 @@ template <class V, int kRows>
     for (int v = 0; v < kVectors; ++v) even[r][v] = odd[r][v] = V::Zero();
   }
 #pragma GCC unroll 2
-  for (int j = 0; j < kBlockDepth / 4; ++j) {
+  for (int j = 0; j < kSteps; ++j) {
+    if constexpr (kAsks) AskFor<kSteps, kPanelBlockSize * 2>(ahead, j);
     MOEBIUS_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const uint16_t* pair_row = weights + (2 * j * kPanelColumns + v * V::kLanes) * 2;
@@ -210,56 +314,62 @@ template <class V, int kRows>
   }
 }
 
+template <class V, int kRows>
+[[gnu::noinline]] void AddBlockByDots(const uint32_t* rows, const uint16_t* weights,
+                                      const uint16_t* ahead, float* c) {
+  if (ahead == nullptr) return AddBlockByDotsTo<V, kRows, false>(rows, weights, nullptr, c);
+  AddBlockByDotsTo<V, kRows, true>(rows, weights, ahead, c);
+}
+
 template <class V>
 struct DotTiles {
   using Value = uint16_t;
   static constexpr int kMaxRows = 6;
-  static void AddBlock(int num_rows, const uint32_t* rows, const uint16_t* weights, float* c) {
+  static void AddBlock(int num_rows, const uint32_t* rows, const uint16_t* weights,
+                       const uint16_t* ahead, float* c) {
     switch (num_rows) {
       case 1:
-        return AddBlockByDots<V, 1>(rows, weights, c);
+        return AddBlockByDots<V, 1>(rows, weights, ahead, c);
       case 2:
-        return AddBlockByDots<V, 2>(rows, weights, c);
+        return AddBlockByDots<V, 2>(rows, weights, ahead, c);
       case 3:
-        return AddBlockByDots<V, 3>(rows, weights, c);
+        return AddBlockByDots<V, 3>(rows, weights, ahead, c);
       case 4:
-        return AddBlockByDots<V, 4>(rows, weights, c);
+        return AddBlockByDots<V, 4>(rows, weights, ahead, c);
       case 5:
-        return AddBlockByDots<V, 5>(rows, weights, c);
+        return AddBlockByDots<V, 5>(rows, weights, ahead, c);
       default:
-        return AddBlockByDots<V, 6>(rows, weights, c);
+        return AddBlockByDots<V, 6>(rows, weights, ahead, c);
     }
   }
 };
 
-/// Asks for a block of weights well before its turn: the hardware's prefetch stops at the end of a
-/// page, and panels of few rows are bound by memory. An address past the end is harmless.
+/// What a call asks for while it reads `panels`, block beside block; null where memory does not
+/// bound it.
 template <class Value>
-MOEBIUS_ALWAYS_INLINE void PrefetchBlock(const Value* weights) {
-  const char* const line = reinterpret_cast<const char*>(weights);
-  for (uint64_t offset = 0; offset < kPanelBlockSize * sizeof(Value); offset += 64) {
-    __builtin_prefetch(line + offset);
-  }
-}
-
-MOEBIUS_ALWAYS_INLINE bool IsMemoryBound(int64_t num_rows, int64_t num_blocks) {
-  return num_rows <= kPrefetchMaxRows && num_blocks >= kPrefetchMinBlocks;
+MOEBIUS_ALWAYS_INLINE const Value* BlocksAhead(const Value* panels, int64_t num_rows,
+                                               int64_t num_blocks) {
+  const bool is_memory_bound = num_rows <= kPrefetchMaxRows && num_blocks >= kPrefetchMinBlocks;
+  return is_memory_bound ? panels + kPrefetchBlocks * kPanelBlockSize : nullptr;
 }
 
 /// All blocks of one panel for all prepared rows: c += their block sums. A prepared row has
-/// `row_words` elements of RowWord per block.
+/// `row_words` elements of RowWord per block. Asks for as many blocks from `ahead` on, where that
+/// is not null.
 template <class Tiles, class RowWord, int row_words>
 void AddPanel(const RowWord* prepared, int64_t num_rows, int64_t num_blocks,
-              const typename Tiles::Value* panel, bool is_memory_bound, float* c) {
+              const typename Tiles::Value* panel, const typename Tiles::Value* ahead, float* c) {
   for (int64_t block = 0; block < num_blocks; ++block) {
     const RowWord* rows = prepared + block * num_rows * row_words;
     const typename Tiles::Value* weights = panel + block * kPanelBlockSize;
-    if (is_memory_bound) PrefetchBlock(weights + kPrefetchBlocks * kPanelBlockSize);
+    const typename Tiles::Value* asked = ahead;  // by the first rows
     for (int64_t r = 0; r < num_rows; r += Tiles::kMaxRows) {
       const int64_t left = num_rows - r;
       Tiles::AddBlock(static_cast<int>(left < Tiles::kMaxRows ? left : Tiles::kMaxRows),
-                      rows + r * row_words, weights, c + r * kPanelColumns);
+                      rows + r * row_words, weights, asked, c + r * kPanelColumns);
+      asked = nullptr;
     }
+    if (ahead != nullptr) ahead += kPanelBlockSize;
   }
 }
 

@@ -101,7 +101,7 @@ class TilesAdder {
  private:
   void Add(int64_t block, int64_t num_blocks, const uint16_t* weights, float* sums) const {
     AddPanel<Tiles, RowWord, row_words>(rows_ + block * num_rows_ * row_words, num_rows_,
-                                        num_blocks, weights, false, sums);
+                                        num_blocks, weights, nullptr, sums);
   }
 
   const RowWord* rows_;

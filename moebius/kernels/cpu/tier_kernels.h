@@ -145,8 +145,12 @@ MOEBIUS_ALWAYS_INLINE void StartSums(const BlockSumCall& call, int64_t column, i
 template <class V, class Tiles, class RowWord, int row_words>
 void RunBlockSum(const BlockSumCall& call) {
   alignas(64) float sums[kMaxKernelRows * kPanelColumns];
-  const bool is_memory_bound = IsMemoryBound(call.num_rows, call.num_panels * call.num_blocks);
+  const uint16_t* ahead = call.next_panels;
+  if (ahead == nullptr) {
+    ahead = BlocksAhead(call.panels, call.num_rows, call.num_panels * call.num_blocks);
+  }
   const int64_t width = OutputsPerPanel(call.epilogue);
+  const int64_t panel_size = call.num_blocks * kPanelBlockSize;
   for (int64_t p = 0; p < call.num_panels; ++p) {
     const int64_t column = p * width;
     const int64_t left = call.num_columns - column;
@@ -154,7 +158,7 @@ void RunBlockSum(const BlockSumCall& call) {
     StartSums(call, column, count, sums);
     AddPanel<Tiles, RowWord, row_words>(
         static_cast<const RowWord*>(call.prepared_rows), call.num_rows, call.num_blocks,
-        call.panels + p * call.num_blocks * kPanelBlockSize, is_memory_bound, sums);
+        call.panels + p * panel_size, ahead != nullptr ? ahead + p * panel_size : nullptr, sums);
     for (int64_t r = 0; r < call.num_rows; ++r) {
       FinishRow<V>(call, r, column, count, sums + r * kPanelColumns);
     }
@@ -164,15 +168,17 @@ void RunBlockSum(const BlockSumCall& call) {
 template <class Tiles>
 void RunFloatBlockSum(const FloatBlockSumCall& call) {
   alignas(64) float sums[kMaxKernelRows * kPanelColumns];
-  const bool is_memory_bound = IsMemoryBound(call.num_rows, call.num_panels * call.num_blocks);
+  const float* const ahead =
+      BlocksAhead(call.panels, call.num_rows, call.num_panels * call.num_blocks);
+  const int64_t panel_size = call.num_blocks * kPanelBlockSize;
   for (int64_t p = 0; p < call.num_panels; ++p) {
     const int64_t column = p * kPanelColumns;
     const int64_t left = call.num_columns - column;
     const int64_t count = left < kPanelColumns ? left : kPanelColumns;
     __builtin_memset(sums, 0, static_cast<uint64_t>(call.num_rows) * kPanelColumns * sizeof(float));
     AddPanel<Tiles, float, kBlockDepth>(call.widened_rows, call.num_rows, call.num_blocks,
-                                        call.panels + p * call.num_blocks * kPanelBlockSize,
-                                        is_memory_bound, sums);
+                                        call.panels + p * panel_size,
+                                        ahead != nullptr ? ahead + p * panel_size : nullptr, sums);
     for (int64_t r = 0; r < call.num_rows; ++r) {
       CopyColumns(call.out + r * call.out_stride + column, sums + r * kPanelColumns, count);
     }

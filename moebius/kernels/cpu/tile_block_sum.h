@@ -257,8 +257,12 @@ class TileBlockSum {
   // Up to two tiles of rows read a panel once, and ask for the blocks that follow. More rows read
   // it again from the second-level cache, and ask meanwhile for the next one, each pass for a part.
   Ahead AheadOf(int64_t pass) const {
-    if (!prefetches_) return {};
     const int64_t num_passes = (tiles_.num_tiles + 1) / 2;
+    if (call_.next_panels != nullptr && num_passes == 1) {
+      return {call_.next_panels - call_.panels, 0, kBlockLines,
+              call_.next_panels + (end_ - call_.panels)};
+    }
+    if (!prefetches_) return {};
     if (num_passes == 1) return {kTileBlocksAhead * kPanelBlockSize, 0, kBlockLines, end_};
     const int64_t lines = (kBlockLines + num_passes - 1) / num_passes;
     const int64_t first = Min(pass * lines, kBlockLines);
