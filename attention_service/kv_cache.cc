@@ -8,6 +8,7 @@
 
 #include "moebius/base/check.h"
 #include "moebius/base/error.h"
+#include "moebius/base/huge_pages.h"
 #include "moebius/base/status.h"
 
 namespace moebius {
@@ -189,9 +190,27 @@ KvUsage KvCache::usage() const {
           .num_sessions = num_sessions_.load(std::memory_order_relaxed)};
 }
 
+// Blocks smaller than a huge page come from the system by the page: a row that reads many of them
+// would else look up a small page for each 4 KiB.
+void KvCache::TakeMemory() {
+  const int64_t block_bytes = BlockBytes(layout_, num_layers_);
+  const int64_t in_page = std::max<int64_t>(1, kHugePageBytes / block_bytes);
+  const int64_t count = std::min(in_page, num_blocks_ - num_taken_);
+  MOEBIUS_CHECK(count > 0 && block_bytes % 64 == 0);
+  num_taken_ += count;
+  // To the page's end, where it holds no whole block more.
+  memory_.emplace_back(static_cast<size_t>(count == in_page ? std::max(kHugePageBytes, block_bytes)
+                                                            : count * block_bytes));
+  auto* const data = static_cast<uint8_t*>(memory_.back().data());
+  for (int64_t index = count - 1; index >= 0; --index) {
+    free_.push_back(Buffer::Borrow(
+        absl::MakeSpan(data + index * block_bytes, static_cast<size_t>(block_bytes))));
+  }
+}
+
 Buffer KvCache::TakeBlock() {
   used_blocks_.fetch_add(1, std::memory_order_relaxed);
-  if (free_.empty()) return Buffer(static_cast<size_t>(BlockBytes(layout_, num_layers_)));
+  if (free_.empty()) TakeMemory();
   Buffer block = std::move(free_.back());
   free_.pop_back();
   std::memset(block.data(), 0, block.size_bytes());

@@ -23,8 +23,9 @@ namespace moebius {
 /// positions and all layers, under a budget. A block lies at absolute positions; under the
 /// per-degree sum, whose spans begin anywhere, a session's own positions follow one another instead
 /// and a block holds the next `key_block` of them.
-/// Memory is taken from the system block by block as it
-/// is first needed, never beyond the budget, and kept for reuse.
+/// Memory is taken from the system as it is first needed, by the block or by the huge page where
+/// blocks are smaller, never beyond the budget (but for the end of a page that holds no whole
+/// block), and kept for reuse.
 ///
 /// Invariants:
 /// 1. used_blocks = Σ over sessions of their owned blocks <= num_blocks.
@@ -101,6 +102,7 @@ class KvCache {
   bool OwnsBlock(const Session& session, int64_t block) const;
   int64_t NumOwnedBlocks(const Session& session, int64_t begin, int64_t end) const;
   bool OwnsAny(const Session& session, int64_t end) const;
+  void TakeMemory();
   Buffer TakeBlock();
   void ReturnBlocks(Session& session, size_t keep);
 
@@ -111,6 +113,8 @@ class KvCache {
   int64_t block_tokens_;
   int64_t num_blocks_;
   std::map<SessionId, Session> sessions_;  // stable addresses
+  std::vector<Buffer> memory_;             // that blocks lie in
+  int64_t num_taken_ = 0;                  // blocks in it
   std::vector<Buffer> free_;
   std::vector<StepSession> step_;  // of the open step, in the plan's order
   bool open_ = false;
