@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "attention_service/attention_participant.h"
 #include "attention_service/attention_pipeline.h"
@@ -11,6 +12,7 @@
 #include "attention_service/exchange_shape.h"
 #include "attention_service/metrics.h"
 #include "attention_service/rpc/attention_rpc.h"
+#include "moebius/base/clock.h"
 #include "moebius/base/error.h"
 #include "moebius/base/executor.h"
 #include "moebius/base/host_memory.h"
@@ -24,6 +26,10 @@
 
 namespace moebius {
 namespace {
+
+// A rank that drains goes when it has had no session at so many looks.
+constexpr int kIdleLooks = 5;
+constexpr absl::Duration kBetweenLooks = absl::Milliseconds(50);
 
 class AttentionServer final : public ServiceServer, public AttentionControl {
  public:
@@ -77,8 +83,21 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
 
   // --- ServiceServer
   Endpoints endpoints() const override { return process_.endpoints(); }
-  // A rank begins nothing of its own: a step that is under way ends with its router.
-  void Drain(absl::Duration) override { process_.SetDraining(); }
+  // The router begins no session from now on; those that have keys here go on until they end.
+  void Drain(absl::Duration limit) override {
+    process_.SetDraining();
+    process_.LeaveSlot();
+    const absl::Duration end = Clock::Monotonic().Now() + limit;
+    // What the router took before it heard of this may begin between two looks.
+    for (int idle_looks = 0; idle_looks < kIdleLooks;
+         idle_looks = HasSessions() ? 0 : idle_looks + 1) {
+      if (Clock::Monotonic().Now() >= end) {
+        notices_.Log("some sessions have not ended in time: their keys are lost");
+        return;
+      }
+      absl::SleepFor(kBetweenLooks);
+    }
+  }
 
   // --- AttentionControl
   AttentionDescription Describe() const override {
@@ -96,6 +115,11 @@ class AttentionServer final : public ServiceServer, public AttentionControl {
   }
 
  private:
+  bool HasSessions() const {
+    const auto figures = participant_.figures();
+    return figures.has_value() && figures->kv.num_sessions > 0;
+  }
+
   ParticipantProcess::Options OptionsOfProcess() {
     ParticipantProcess::Options process;
     process.flags = options_.flags;

@@ -141,6 +141,7 @@ std::vector<std::string> Serve::CommandOf(const Child& child) const {
     }
     command.push_back(absl::StrCat("--attention=", options_.num_attention));
     command.push_back(absl::StrCat("--expert-replicas=", options_.num_replicas));
+    command.push_back("--drain-grace-seconds=0");  // nobody spreads requests over its routers
     command.insert(command.end(), options_.router_flags.begin(), options_.router_flags.end());
   } else {
     command.push_back(absl::StrCat("--join=", OnThisHost(children_[0]->facts.data)));

@@ -47,6 +47,10 @@ void AddRouterSettings(RouterFlags* flags, Settings* settings) {
   settings->AddInteger({"Steps", "slow-step-ms", "N",
                         "A step that takes longer is counted, and told of in the log; 0: none is"},
                        0, kMaxSlowStepMs, &flags->slow_step_ms);
+  settings->AddInteger(
+      {"Process", "drain-grace-seconds", "N",
+       "After SIGTERM it takes requests so long, not ready: who sends them sees it"},
+      0, 86400, &flags->drain_grace_seconds);
   settings->AddText({"Metrics", "metrics-expert-detail", "auto|off|layer-expert",
                      "Demand by layer and expert: all up to 2,048 series, none, or all"},
                     &flags->metrics_expert_detail);

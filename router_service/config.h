@@ -22,12 +22,13 @@ struct RouterFlags {
   bool reflection = false;                     // the public port describes its API
   std::string api_keys;                        // who may call it (client_list.h); empty: anybody
   int64_t num_experts = 1;                     // expert services
-  int64_t expert_replicas = 0;  // of each routed expert; 0: two where there are two services
-  std::string placement_file;   // empty: expert_replicas decides
-  int64_t num_attention = 1;    // attention ranks
-  int64_t row_budget = 512;     // rows of one step
-  int64_t chunk_rows = 0;       // of one prompt in one step; 0: the row budget
-  int64_t slow_step_ms = 1000;  // a step that takes longer is told of; 0: none is
+  int64_t expert_replicas = 0;      // of each routed expert; 0: two where there are two services
+  std::string placement_file;       // empty: expert_replicas decides
+  int64_t num_attention = 1;        // attention ranks
+  int64_t row_budget = 512;         // rows of one step
+  int64_t chunk_rows = 0;           // of one prompt in one step; 0: the row budget
+  int64_t drain_grace_seconds = 3;  // requests are still taken so long after SIGTERM
+  int64_t slow_step_ms = 1000;      // a step that takes longer is told of; 0: none is
   std::string attention_method = "auto";  // how ranks share prompt rows (attention_rule.h)
   std::string attention_rates =
       "measured";         // what auto's cost model counts with (attention_rule.h)

@@ -8,6 +8,15 @@
 #include "moebius/base/status.h"
 
 namespace moebius {
+namespace {
+
+constexpr char kDraining[] = "draining: this router finishes what it has begun, and ends";
+
+}  // namespace
+
+bool FrontDoor::IsDraining() const {
+  return is_draining_.load(std::memory_order_acquire) || is_closed_.load(std::memory_order_acquire);
+}
 
 absl::Status FrontDoor::CheckOpen() const {
   if (is_closed_.load(std::memory_order_acquire)) {
@@ -46,8 +55,13 @@ absl::StatusOr<RouteAnswer> FrontDoor::Route(const RouteRequest& request, absl::
 }
 
 ServerInfo FrontDoor::server_info() const {
-  if (const RouterFront* const open = front()) return open->server_info();
-  return info_();
+  const RouterFront* const open = front();
+  ServerInfo info = open != nullptr ? open->server_info() : info_();
+  if (IsDraining()) {
+    info.ready = false;
+    info.missing.insert(info.missing.begin(), std::string(kDraining));
+  }
+  return info;
 }
 
 ExpertLoadTable FrontDoor::expert_load() const {
@@ -71,7 +85,7 @@ absl::StatusOr<uint64_t> FrontDoor::UpdateBias(const BiasUpdate& update) {
 }
 
 Readiness FrontDoor::readiness() const {
-  if (is_closed_.load(std::memory_order_acquire)) return {.ready = false, .missing = {"draining"}};
+  if (IsDraining()) return {.ready = false, .missing = {kDraining}};
   if (const RouterFront* const open = front()) return open->readiness();
   return {.ready = false, .missing = info_().missing};
 }

@@ -13,7 +13,7 @@
 namespace moebius {
 
 /// A router's front from its first moment on. Until there is somebody behind it, it says who it is
-/// and what is missing, and refuses work with UNAVAILABLE; so it does again once it drains.
+/// and what is missing, and refuses work with UNAVAILABLE; so it does again at the end of its life.
 /// Thread-safe.
 class FrontDoor final : public RouterFront {
  public:
@@ -24,6 +24,8 @@ class FrontDoor final : public RouterFront {
 
   /// From now on `front` answers; it outlives the last call.
   void Open(RouterFront* front) { front_.store(front, std::memory_order_release); }
+  /// From now on it is not ready, for good.
+  void SetDraining() { is_draining_.store(true, std::memory_order_release); }
   /// From now on work is refused, for good. What was taken goes on, and questions are answered.
   void Close() { is_closed_.store(true, std::memory_order_release); }
 
@@ -45,10 +47,12 @@ class FrontDoor final : public RouterFront {
  private:
   RouterFront* front() const { return front_.load(std::memory_order_acquire); }
   absl::Status CheckOpen() const;
+  bool IsDraining() const;
 
   const ModelInfo model_;
   const std::function<ServerInfo()> info_;
   std::atomic<RouterFront*> front_{nullptr};
+  std::atomic<bool> is_draining_{false};
   std::atomic<bool> is_closed_{false};
 };
 

@@ -79,6 +79,8 @@ void LeadMeter::OnStep(const absl::Status& status, const StepResult& result) {
   }
 }
 
+void LeadMeter::OnKvLost(int64_t num_rows) { Count(&LeadCounters::lost_kv_rows, num_rows); }
+
 void LeadMeter::OnSlowStep(StepStage stage) {
   MutexLock lock(mutex_);
   ++counters_.slow_steps[static_cast<size_t>(stage)];
@@ -132,6 +134,7 @@ void LeadMeter::WriteMetrics(MetricWriter& writer) const {
   writer.WriteHistogram(next_token_);
   write(Metric::kPromptTokens, now.prompt_tokens);
   write(Metric::kGeneratedTokens, now.generated_tokens);
+  write(Metric::kRecomputed, now.lost_kv_rows, {"kv_rows"});
   write(Metric::kSteps, now.steps);
   write(Metric::kStepRetries, now.retried_steps);
   for (size_t stage = 0; stage < kNumStepStages; ++stage) {

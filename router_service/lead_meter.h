@@ -32,6 +32,7 @@ struct LeadCounters {
   int64_t generated_tokens = 0;  // sampled
   int64_t steps = 0;             // tried
   int64_t retried_steps = 0;
+  int64_t lost_kv_rows = 0;
   int64_t nonfinite_rows = 0;
   int64_t rejected_rows = 0;        // by capacity
   int64_t degraded_capacity = 0;    // answers that a capacity touched
@@ -51,6 +52,8 @@ class LeadMeter {
   /// `waited` since the submission.
   void OnAdmitted(int64_t prompt_tokens, absl::Duration waited) MOEBIUS_EXCLUDES(mutex_);
   void OnStep(const absl::Status& status, const StepResult& result) MOEBIUS_EXCLUDES(mutex_);
+  /// So many rows of a session are run again: their keys were lost with an attention rank.
+  void OnKvLost(int64_t num_rows) MOEBIUS_EXCLUDES(mutex_);
   /// The attempt of the last OnStep took long, most of it in this stage.
   void OnSlowStep(StepStage stage) MOEBIUS_EXCLUDES(mutex_);
   /// A token was sampled, `waited` after the submission or the token before.

@@ -21,7 +21,8 @@ class PeerDirectory {
   virtual std::optional<PeerId> ExpertPeer(ServiceId service) const = 0;
   virtual std::optional<PeerId> AttentionPeer(int32_t rank) const = 0;
 
-  /// True where new work may go: loaded, the canary went round, and not suspect.
+  /// True where rows may go: loaded, the canary went round, and not suspect. Not to an expert
+  /// service that drains, but to a rank that does: it has keys of sessions that go on.
   virtual bool IsExpertUsable(ServiceId service) const = 0;
   virtual bool IsAttentionUsable(int32_t rank) const = 0;
 

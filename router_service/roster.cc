@@ -133,10 +133,13 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
     return table.slot(index).peer;
   }
 
-  bool IsUsable(Role role, int32_t index) const MOEBIUS_EXCLUDES(mutex_) {
+  bool IsExpertUsable(int32_t index) const MOEBIUS_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    const SlotTable& table = role == Role::kExpert ? experts_ : attention_;
-    return index >= 0 && index < table.count() && table.slot(index).is_usable();
+    return index >= 0 && index < experts_.count() && experts_.slot(index).is_usable();
+  }
+  bool IsAttentionUsable(int32_t index) const MOEBIUS_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return index >= 0 && index < attention_.count() && attention_.slot(index).goes_on();
   }
 
   void NoteGone(PeerId peer) MOEBIUS_EXCLUDES(mutex_) {
@@ -334,7 +337,8 @@ class Roster::Impl : public std::enable_shared_from_this<Roster::Impl> {
     if (!failure.ok()) {
       const SlotState state = table.slot(index).state;
       const bool had_it = state == SlotState::kCanary || state == SlotState::kUsable;
-      table.SetState(index, peer, SlotState::kFailed, failure);
+      const bool drains = had_it && absl::IsUnavailable(failure);
+      table.SetState(index, peer, drains ? SlotState::kDraining : SlotState::kFailed, failure);
       // A canary that is under way brings nothing back.
       if (table.role() == Role::kExpert) {
         canary_attempts_[static_cast<size_t>(index)] = ++next_canary_;
@@ -495,11 +499,9 @@ std::optional<PeerId> Roster::AttentionPeer(int32_t rank) const {
   return impl_->PeerOf(Role::kAttention, rank);
 }
 bool Roster::IsExpertUsable(ServiceId service) const {
-  return impl_->IsUsable(Role::kExpert, service.value());
+  return impl_->IsExpertUsable(service.value());
 }
-bool Roster::IsAttentionUsable(int32_t rank) const {
-  return impl_->IsUsable(Role::kAttention, rank);
-}
+bool Roster::IsAttentionUsable(int32_t rank) const { return impl_->IsAttentionUsable(rank); }
 void Roster::NoteGone(PeerId peer) { impl_->NoteGone(peer); }
 uint64_t Roster::version() const { return impl_->version(); }
 PeerDirectory::ListenerId Roster::AddListener(std::function<void()> on_change) {

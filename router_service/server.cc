@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
 #include "moebius/base/check.h"
 #include "moebius/base/clock.h"
@@ -120,6 +121,8 @@ class RouterServer final : public ServiceServer {
     MOEBIUS_ASSIGN_OR_RETURN(plane_, DataPlane::Make(std::move(plane), *provider_, roster_));
     endpoints_.data = FormatAddress(*plane_->address());
     health_.WatchLoop("reactor", [pulse = plane_->pulse()] { return pulse->Look(); });
+    health_.WatchLoop(
+        "step", [this] { return ProgressOfSteps(); }, Health::WaitsFor::kOthers);
     MOEBIUS_RETURN_IF_ERROR(roster_.Start(plane_->transport(), plane_->reactor()));
     collector_ = registry_.AddCollector([this](MetricWriter& writer) { WriteMetrics(writer); });
     MOEBIUS_RETURN_IF_ERROR(ServeRpcs());
@@ -133,8 +136,11 @@ class RouterServer final : public ServiceServer {
 
   void Drain(absl::Duration limit) override {
     health_.SetDraining();
-    door_->Close();
+    door_->SetDraining();
     const absl::Duration end = Clock::Monotonic().Now() + limit;
+    // Who spreads requests over routers needs a moment to see that it is not ready.
+    absl::SleepFor(std::min(absl::Seconds(options_.router.drain_grace_seconds), limit));
+    door_->Close();
     {
       MutexLock lock(mutex_);
       while (core_ != nullptr && HasWork(*core_) && Clock::Monotonic().Now() < end) {
@@ -175,6 +181,12 @@ class RouterServer final : public ServiceServer {
   static bool HasWork(RouterCore& core) {
     const LeadUsage usage = core.lead().usage();
     return usage.queued_requests > 0 || usage.running_sessions > 0;
+  }
+
+  LoopProgress ProgressOfSteps() {
+    MutexLock lock(mutex_);
+    if (core_ == nullptr) return {};
+    return {static_cast<uint64_t>(core_->lead().counters().steps), HasWork(*core_)};
   }
 
   absl::Status ServeHttp() {

@@ -86,7 +86,7 @@ class Session {
   /// runs all its tokens again.
   bool TakeRecompute();
   /// The KV is gone: the session runs all its tokens again, each in its own role.
-  void LoseKv() { num_run_ = 0; }
+  int64_t LoseKv() { return std::exchange(num_run_, 0); }
   /// Tells the reader what is new, and ends the stream after the last token.
   void Deliver(absl::Duration now);
 

@@ -34,6 +34,8 @@ absl::string_view SlotStateName(SlotState state) {
       return "canary";
     case SlotState::kUsable:
       return "usable";
+    case SlotState::kDraining:
+      return "draining";
     case SlotState::kFailed:
       return "failed";
   }
@@ -143,6 +145,8 @@ std::string WhyNotUsable(const Slot& slot) {
       return "loaded, its canary row has not come back";
     case SlotState::kUsable:
       return "suspect: nothing heard of it for a while";
+    case SlotState::kDraining:
+      return "draining: it finishes what it has begun, and leaves";
     case SlotState::kFailed:
       break;
   }

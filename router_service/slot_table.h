@@ -15,13 +15,15 @@
 
 namespace moebius {
 
-/// How far the process in a slot is: joining, loading, canary, usable, and dead again (empty).
+/// How far the process in a slot is: joining, loading, canary, usable, draining, and dead again
+/// (empty).
 enum class SlotState {
   kEmpty,    // nobody is there
   kLoading,  // assigned, has not said ready
   kCanary,   // ready; a canary row has not come back yet
   kUsable,
-  kFailed,  // it could not load, or the canary did not come back
+  kDraining,  // it finishes what it has begun, and leaves
+  kFailed,    // it could not load, or the canary did not come back
 };
 absl::string_view SlotStateName(SlotState state);  // "empty", "loading", …
 
@@ -36,6 +38,8 @@ struct Slot {
   absl::Status status;  // why it failed
   SlotReady ready;      // the last report
   bool is_usable() const { return state == SlotState::kUsable && !suspect; }
+  /// What it has begun goes on there.
+  bool goes_on() const { return is_usable() || (state == SlotState::kDraining && !suspect); }
 };
 
 /// Which process plays which part of one role. Pure: no clock, lock or transport.

@@ -107,7 +107,7 @@ bool StepRunner::DropLostSessions() {
   const std::vector<SessionId> lost = owner_.TakeLostSessions();
   for (const SessionId id : lost) {
     const auto session = sessions_.find(id.value());
-    if (session != sessions_.end()) session->second->LoseKv();
+    if (session != sessions_.end()) meter_.OnKvLost(session->second->LoseKv());
   }
   return !lost.empty();
 }

@@ -25,8 +25,9 @@ when they differ.
 - A service shows the metrics of what it does, each series from 0 on. Pod and node come from the scrape.
 - Units are seconds, bytes and ratios from 0 to 1. Counters end in `_total`. Times are Unix times, never ages.
 - No label has a request id, an address or a trace id. A metric has at most 256 series in one process, unless noted.
-- Load is counted once, by the owner of the rows, when a step is done. What is done again after a fault is in
-  `moebius_recomputed_total` alone.
+- Load is counted once, by the owner of the rows, when a step is done. What a step does again after a fault is in
+  `moebius_recomputed_total` alone; rows of steps that are run again because an attention rank took their keys with it are
+  load again, and there as `kv_rows`.
 - Gauges are read from the tables when somebody scrapes; nothing has to be counted down.
 - A value that cannot be true is shown as 0, a series too many or twice is left out, and
   `moebius_metrics_errors_total` counts both.

@@ -32,9 +32,9 @@ void Health::AddReadinessCheck(Check check) {
   checks_.push_back(std::move(check));
 }
 
-void Health::WatchLoop(absl::string_view loop, Progress progress) {
+void Health::WatchLoop(absl::string_view loop, Progress progress, WaitsFor waits_for) {
   MutexLock lock(mutex_);
-  loops_.push_back({std::string(loop), std::move(progress)});
+  loops_.push_back({std::string(loop), std::move(progress), waits_for});
   LookAt(loops_.back());
 }
 
@@ -45,7 +45,7 @@ Verdict Health::Startup() const {
 
 Verdict Health::Liveness() {
   MutexLock lock(mutex_);
-  return LivenessLocked();
+  return LoopsLocked(false);
 }
 
 Verdict Health::Readiness() {
@@ -57,7 +57,7 @@ Verdict Health::ReadinessLocked() {
   if (draining_) return {{"draining: no new work is taken"}};
   Verdict verdict = StartupLocked();
   if (!verdict.ok()) return verdict;
-  verdict = LivenessLocked();
+  verdict = LoopsLocked(true);
   for (const Check& check : checks_) {
     std::vector<std::string> missing = check();
     verdict.reasons.insert(verdict.reasons.end(), std::make_move_iterator(missing.begin()),
@@ -82,9 +82,10 @@ Verdict Health::StartupLocked() const {
   return {{doing_}};
 }
 
-Verdict Health::LivenessLocked() {
+Verdict Health::LoopsLocked(bool with_others) {
   Verdict verdict;
   for (Loop& loop : loops_) {
+    if (loop.waits_for == WaitsFor::kOthers && !with_others) continue;
     LookAt(loop);
     const absl::Duration standstill = clock_.Now() - loop.since;
     if (standstill < max_standstill_) continue;

@@ -31,8 +31,9 @@ struct LoopProgress {
 /// The state behind /startupz, /readyz and /livez, and behind the gRPC health service.
 ///
 /// 1. Started: what the process loads before it can do anything is loaded.
-/// 2. Live: no loop stands still with work pending. It never depends on another process.
-/// 3. Ready: started, live, not draining, and every readiness check has nothing to say.
+/// 2. Live: no loop of its own stands still with work pending. It never depends on another process.
+/// 3. Ready: started, live, not draining, no loop that works with others stands still, and every
+///    readiness check has nothing to say.
 ///
 /// Checks and progress functions are called while a probe is answered, one at a time; they must not
 /// block, nor call back. Thread-safe.
@@ -40,6 +41,10 @@ class Health {
  public:
   using Check = std::function<std::vector<std::string>()>;
   using Progress = std::function<LoopProgress()>;
+
+  /// Whom a loop waits for: nobody, so that only a new start helps where it stands still; or
+  /// others too.
+  enum class WaitsFor { kNobody, kOthers };
 
   explicit Health(const Clock& clock, absl::Duration max_standstill = absl::Seconds(30));
 
@@ -52,7 +57,7 @@ class Health {
   /// Adds sentences about what is missing. What the functions read outlives this object.
   void AddReadinessCheck(Check check);
   /// `loop` is a short name, used as a label.
-  void WatchLoop(absl::string_view loop, Progress progress);
+  void WatchLoop(absl::string_view loop, Progress progress, WaitsFor waits_for = WaitsFor::kNobody);
 
   Verdict Startup() const;
   Verdict Liveness();
@@ -66,12 +71,13 @@ class Health {
   struct Loop {
     std::string name;
     Progress progress;
+    WaitsFor waits_for = WaitsFor::kNobody;
     LoopProgress last;     // as last seen
     absl::Duration since;  // when `last` was first seen
   };
 
   Verdict StartupLocked() const MOEBIUS_REQUIRES(mutex_);
-  Verdict LivenessLocked() MOEBIUS_REQUIRES(mutex_);
+  Verdict LoopsLocked(bool with_others) MOEBIUS_REQUIRES(mutex_);
   Verdict ReadinessLocked() MOEBIUS_REQUIRES(mutex_);
   void LookAt(Loop& loop) MOEBIUS_REQUIRES(mutex_);
 

@@ -111,8 +111,9 @@ constexpr MetricSpec kTable[] = {
     {kDistinctExpertsActive, "moebius_distinct_experts_active", kGauge, "", {"layer_group"},
      "Routed experts of a layer that had rows in the last step: sets of weights that it read."},
     {kRecomputed, "moebius_recomputed_total", kCounter, "", {"what"},
-     "Work that was done again after a fault: dispatch_rounds, a layer's after its first, and rows of them. "
-     "Never counted as load."},
+     "Work that was done again after a fault: dispatch_rounds, a layer's after its first, and rows of them, "
+     "which are never counted as load; kv_rows, whose keys were lost with an attention rank: steps run them again "
+     "and count them again."},
     {kFailovers, "moebius_failovers_total", kCounter, "", {"reason"},
      "Dispatches that an expert service left unanswered and whose rows went elsewhere, by why: gone (it "
      "died, or left), suspect (given up, as others have its experts), silent (no reply in time), refused "

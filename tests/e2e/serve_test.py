@@ -62,6 +62,13 @@ class Served:
         self.folder.cleanup()
 
 
+def metrics_of(process):
+    with urllib.request.urlopen(process["metrics"], timeout=20) as answer:
+        lines = answer.read().decode("utf-8").splitlines()
+    return {name: float(value) for name, value in
+            (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
 class ServeTest(unittest.TestCase):
     def serve(self, *flags):
         served = Served(*flags)
@@ -207,6 +214,58 @@ class ServeTest(unittest.TestCase):
         self.assertTrue(programs.wait_until(is_logged, 10))
         self.assertEqual(served.stop(), 0, served.stderr())
 
+    def test_a_rank_that_drains_ends_what_has_keys_there_and_takes_no_more(self):
+        served = self.serve("--attention", "2")
+        ready = served.event()
+        rank = next(p for p in ready["processes"] if p["name"] == "attention-1")
+        ask = ("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens", "2000")
+        expected = programs.generate(*ask)
+        with subprocess.Popen([programs.MOEBIUS, "generate", "--router", ready["router"],
+                               "--temperature", "0", *ask], bufsize=0, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as begun:
+            begin = begun.stdout.read(1)
+            os.kill(rank["pid"], signal.SIGTERM)
+
+            def takes_no_more():
+                late = programs.run(programs.MOEBIUS, "generate", "--router", ready["router"],
+                                    "--prompt-ids", "256,65", "--max-tokens", "1")
+                return late.code != 0 and "attention-1): draining" in late.err
+
+            self.assertTrue(programs.wait_until(takes_no_more, 20))
+            self.assertIsNone(begun.poll(), "nobody saw the draining")
+            status = programs.run(programs.MOEBIUS, "status", "--router", ready["router"], "--json")
+            states = {s["name"]: s["state"] for s in status.json()["services"]}
+            self.assertEqual(states["attention-1"], "draining", str(status))
+            rest, errors = begun.communicate(timeout=120)
+        self.assertEqual(begun.returncode, 0, errors)
+        self.assertIn(expected["logits_hash"], errors.decode())
+        self.assertIn(expected["text"], (begin + rest).decode("utf-8", "replace"))
+        ended = served.event()
+        self.assertEqual((ended["event"], ended["name"], ended["exit_code"]),
+                         ("ended", "attention-1", 0))
+
+    def test_rows_that_a_lost_rank_takes_with_it_are_counted_as_run_again(self):
+        served = self.serve("--attention", "2", "--restart")
+        ready = served.event()
+        rank = next(p for p in ready["processes"] if p["name"] == "attention-1")
+        router = next(p for p in ready["processes"] if p["name"] == "router")
+        ask = ("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens", "1500")
+        expected = programs.generate(*ask)
+        with subprocess.Popen([programs.MOEBIUS, "generate", "--router", ready["router"], "--json",
+                               "--temperature", "0", *ask], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as begun:
+            self.assertTrue(programs.wait_until(
+                lambda: metrics_of(router)["moebius_generated_tokens_total"] > 50, 20))
+            os.kill(rank["pid"], signal.SIGKILL)
+            out, errors = begun.communicate(timeout=120)
+        self.assertEqual(begun.returncode, 0, errors)
+        self.assertEqual(json.loads(out)["logits_hash"], expected["logits_hash"])
+        counted = metrics_of(router)
+        again = counted['moebius_recomputed_total{what="kv_rows"}']
+        self.assertGreater(again, 50)
+        # Prompt and answer but for its last token, and what was run again.
+        self.assertEqual(counted["moebius_step_rows_total"], 2 + 1500 - 1 + again)
+
     def test_a_router_that_drains_ends_what_it_began_and_takes_no_more(self):
         served = self.serve("--experts", "2")
         ready = served.event()
@@ -330,6 +389,25 @@ class ServiceProgramsTest(unittest.TestCase):
             self.assertIn("did you mean 'row-budget'?", done.err)
         self.assertEqual(programs.run(self.ROUTER, "--config", "/nowhere").code, 3)
         self.assertEqual(programs.run(self.ROUTER, "--row-buget", "3").code, 2)
+
+    def test_a_router_takes_requests_a_moment_longer_than_it_is_ready(self):
+        served = programs.Service("router", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0",
+                                  "--grpc-listen=127.0.0.1:0", "--drain-grace-seconds=4")
+        self.addCleanup(served.close)
+        router = served.ports["grpc"]
+        served.process.send_signal(signal.SIGTERM)
+
+        def drains():
+            health = programs.run(programs.MOEBIUS, "health", "--router", router)
+            return health.code == 1 and "draining" in health.out + health.err
+
+        self.assertTrue(programs.wait_until(drains, 3))
+        late = programs.run(programs.MOEBIUS, "generate", "--router", router, "--prompt-ids",
+                            "256", "--max-tokens", "1")
+        self.assertNotIn("takes no more requests", late.err)
+        waited = programs.run(programs.MOEBIUS, "wait", "--router", router, "--timeout", "300ms")
+        self.assertEqual(waited.code, 1, str(waited))
+        self.assertEqual(served.process.wait(END_SECONDS), 0, served.stderr())
 
     def test_a_terminal_that_goes_drains_unless_nohup_says_otherwise(self):
         # A child has what its parent ignores, and this test may run below nohup itself.

@@ -31,6 +31,7 @@ class CountingFront final : public RouterFront {
   ServerInfo server_info() const override {
     ServerInfo info;
     info.topology = "behind the door";
+    info.ready = true;
     return info;
   }
   ExpertLoadTable expert_load() const override { return {}; }
@@ -89,6 +90,19 @@ TEST_F(FrontDoorTest, LetsEverythingThroughOnceItIsOpen) {
   EXPECT_EQ(front_.taken, 3);
 }
 
+TEST_F(FrontDoorTest, SaysThatItDrainsWhileItStillTakesWork) {
+  door_.Open(&front_);
+  ASSERT_TRUE(door_.readiness().ready);
+  ASSERT_TRUE(door_.server_info().ready);
+  door_.SetDraining();
+  EXPECT_FALSE(door_.readiness().ready);
+  EXPECT_THAT(door_.readiness().missing, ElementsAre(HasSubstr("draining")));
+  EXPECT_FALSE(door_.server_info().ready);
+  EXPECT_THAT(door_.server_info().missing, ElementsAre(HasSubstr("draining")));
+  EXPECT_THAT(door_.Submit({}).status().message(), HasSubstr("behind the door"));
+  EXPECT_EQ(front_.taken, 1);
+}
+
 TEST_F(FrontDoorTest, TakesNoWorkWhileItDrainsButGoesOnAnsweringQuestions) {
   door_.Open(&front_);
   door_.Close();
@@ -96,6 +110,7 @@ TEST_F(FrontDoorTest, TakesNoWorkWhileItDrainsButGoesOnAnsweringQuestions) {
   EXPECT_EQ(front_.taken, 0);
   EXPECT_EQ(front_.refused, 1);  // the Generate
   EXPECT_EQ(door_.server_info().topology, "behind the door");
+  EXPECT_FALSE(door_.server_info().ready);
   EXPECT_EQ(door_.Explain("a request", std::nullopt)->caller, "an operator");
   EXPECT_EQ(door_.Explain("a request", "team-a")->caller, "team-a");
 }

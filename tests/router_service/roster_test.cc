@@ -274,6 +274,20 @@ TEST_F(RosterTest, AnExpertThatGivesItsSlotUpIsNotUsableAndNotTriedAgain) {
   EXPECT_THAT(roster_->Missing(), ElementsAre(HasSubstr("draining")));
 }
 
+// Its sessions have keys there, so their rows go on.
+TEST_F(RosterTest, ARankThatDrainsIsMissingAndStillAsked) {
+  StartRouter(1, 1);
+  const auto expert = Start(Role::kExpert, "expert-0");
+  const auto rank = Start(Role::kAttention, "attention-0");
+  ASSERT_TRUE(roster_->WaitUntilComplete(kPatience));
+  rank->Retire();
+  ASSERT_TRUE(WaitFor([&] { return !roster_->Missing().empty(); }));
+  EXPECT_THAT(roster_->Missing(), ElementsAre(HasSubstr("draining")));
+  EXPECT_THAT(roster_->Unserved(), ElementsAre(HasSubstr("draining")));
+  EXPECT_TRUE(roster_->IsAttentionUsable(0));
+  EXPECT_EQ(roster_->members().at(1).slot.state, SlotState::kDraining);
+}
+
 TEST_F(RosterTest, APeerThatTheTransportMissesIsNotUsableAtOnce) {
   StartRouter(1, 1);
   const auto expert = Start(Role::kExpert, "expert-0");

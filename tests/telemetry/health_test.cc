@@ -15,8 +15,9 @@ using ::testing::HasSubstr;
 
 class HealthTest : public testing::Test {
  protected:
-  void Watch() {
-    health_.WatchLoop("step", [this] { return progress_; });
+  void Watch(Health::WaitsFor waits_for = Health::WaitsFor::kNobody) {
+    health_.WatchLoop(
+        "step", [this] { return progress_; }, waits_for);
   }
 
   FakeClock clock_;
@@ -49,6 +50,22 @@ TEST_F(HealthTest, IsNotReadyAgainAfterDraining) {
   health_.SetDraining();
   EXPECT_THAT(health_.Readiness().reasons, ElementsAre(HasSubstr("draining")));
   EXPECT_TRUE(health_.Liveness().ok());
+}
+
+TEST_F(HealthTest, ALoopThatWaitsForOthersMakesItUnreadyAndNeverDead) {
+  health_.SetStarted();
+  Watch(Health::WaitsFor::kOthers);
+  progress_ = {7, true};
+  EXPECT_TRUE(health_.Readiness().ok());
+  clock_.Advance(absl::Seconds(30));
+  EXPECT_THAT(health_.Readiness().reasons, ElementsAre(HasSubstr("the step loop")));
+  EXPECT_TRUE(health_.Liveness().ok());
+  progress_ = {8, true};
+  EXPECT_TRUE(health_.Readiness().ok());
+  progress_ = {8, false};
+  EXPECT_TRUE(health_.Readiness().ok());
+  clock_.Advance(absl::Seconds(300));
+  EXPECT_TRUE(health_.Readiness().ok());
 }
 
 TEST_F(HealthTest, FindsALoopThatStandsStillWithWorkPending) {
