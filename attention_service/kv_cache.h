@@ -71,6 +71,14 @@ class KvCache {
            layer * layout_.layer_elements();
   }
 
+  /// Whether that block is there: false for one that no position has needed yet, and for spans of
+  /// other ranks.
+  bool HasBlock(int64_t session_index, int64_t block_index) const {
+    const Session& session = *step_[static_cast<size_t>(session_index)].session;
+    return block_index >= 0 && block_index < static_cast<int64_t>(session.blocks.size()) &&
+           session.blocks[static_cast<size_t>(block_index)].data() != nullptr;
+  }
+
   static int64_t BlockBytes(const KvLayout& layout, int64_t num_layers) {
     return num_layers * layout.layer_elements() * static_cast<int64_t>(sizeof(Bf16));
   }

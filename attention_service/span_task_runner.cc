@@ -251,9 +251,10 @@ const Bf16* SpanTaskRunner::KeysAfter(const SpanTask& task, const SpanTaskInput&
     key = std::max(spans_->SpanPositions(span).begin, window_.FirstKey(position_begin_));
   }
   if (key >= spans_->KeyEnd(PositionOf(num_rows_ - 1))) return nullptr;
-  const KvView::Block block =
-      input.kv.BlockOf(input.rows.session_index, span, spans_->SpanPositions(span), key, layout_);
-  return layout_.keys(block.data, task.key_group);
+  // Whoever takes spans as they come may take another one next, so this one may not be here.
+  const KvView::Block block = input.kv.BlockOf(input.rows.session_index, span,
+                                               spans_->SpanPositions(span), key, layout_, true);
+  return block.data == nullptr ? nullptr : layout_.keys(block.data, task.key_group);
 }
 
 // The next span of the task's, or its end.

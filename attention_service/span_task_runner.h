@@ -36,9 +36,10 @@ struct KvView {
     const Bf16* data = nullptr;
     int64_t begin = 0;
   };
-  /// That of `position`, which lies in the span at `positions`.
+  /// That of `position`, which lies in the span at `positions`. It is there, unless
+  /// `may_be_absent`: null data then.
   Block BlockOf(int64_t session_index, int64_t span, PositionRange positions, int64_t position,
-                const KvLayout& layout) const {
+                const KvLayout& layout, bool may_be_absent = false) const {
     if (foreign != nullptr) {
       if (const Bf16* found = foreign->Find(session_index, span)) {
         const int64_t key_block = layout.shape().key_block;
@@ -47,6 +48,7 @@ struct KvView {
       }
     }
     const KvCache::Home home = cache->HomeOf(session_index, position);
+    if (may_be_absent && !cache->HasBlock(session_index, home.block)) return {};
     return {cache->Block(session_index, home.block, layer), position - home.token};
   }
 };
