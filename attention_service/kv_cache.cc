@@ -196,7 +196,7 @@ void KvCache::TakeMemory() {
   const int64_t block_bytes = BlockBytes(layout_, num_layers_);
   const int64_t in_page = std::max<int64_t>(1, kHugePageBytes / block_bytes);
   const int64_t count = std::min(in_page, num_blocks_ - num_taken_);
-  MOEBIUS_CHECK(count > 0 && block_bytes % 64 == 0);
+  MOEBIUS_CHECK_GT(count, 0);
   num_taken_ += count;
   // To the page's end, where it holds no whole block more.
   memory_.emplace_back(static_cast<size_t>(count == in_page ? std::max(kHugePageBytes, block_bytes)

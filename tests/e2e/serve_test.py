@@ -214,35 +214,44 @@ class ServeTest(unittest.TestCase):
         self.assertTrue(programs.wait_until(is_logged, 10))
         self.assertEqual(served.stop(), 0, served.stderr())
 
-    def test_a_rank_that_drains_ends_what_has_keys_there_and_takes_no_more(self):
-        served = self.serve("--attention", "2")
-        ready = served.event()
-        rank = next(p for p in ready["processes"] if p["name"] == "attention-1")
-        ask = ("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens", "2000")
-        expected = programs.generate(*ask)
-        with subprocess.Popen([programs.MOEBIUS, "generate", "--router", ready["router"],
-                               "--temperature", "0", *ask], bufsize=0, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE) as begun:
+    def drain_in_an_answer(self, served, ready, name, refusal, while_it_drains=lambda: None):
+        """SIGTERM to a process while an answer comes: others are refused with these words, the
+        answer goes on to its end, then the process ends."""
+        process = next(p for p in ready["processes"] if p["name"] == name)
+        ask = ("--prompt-ids", "256,65", "--ignore-eos", "--temperature", "0")
+        generate = [programs.MOEBIUS, "generate", "--router", ready["router"], *ask]
+        expected = programs.generate(*ask[:3], "--max-tokens", "2000")
+        # Unbuffered: what a buffer holds is lost to communicate.
+        with subprocess.Popen([*generate, "--max-tokens", "2000"], bufsize=0,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE) as begun:
             begin = begun.stdout.read(1)
-            os.kill(rank["pid"], signal.SIGTERM)
+            os.kill(process["pid"], signal.SIGTERM)
 
             def takes_no_more():
-                late = programs.run(programs.MOEBIUS, "generate", "--router", ready["router"],
-                                    "--prompt-ids", "256,65", "--max-tokens", "1")
-                return late.code != 0 and "attention-1): draining" in late.err
+                late = programs.run(*generate, "--max-tokens", "1", "--json")
+                return late.code != 0 and refusal in late.err
 
             self.assertTrue(programs.wait_until(takes_no_more, 20))
             self.assertIsNone(begun.poll(), "nobody saw the draining")
-            status = programs.run(programs.MOEBIUS, "status", "--router", ready["router"], "--json")
-            states = {s["name"]: s["state"] for s in status.json()["services"]}
-            self.assertEqual(states["attention-1"], "draining", str(status))
+            while_it_drains()
             rest, errors = begun.communicate(timeout=120)
         self.assertEqual(begun.returncode, 0, errors)
         self.assertIn(expected["logits_hash"], errors.decode())
         self.assertIn(expected["text"], (begin + rest).decode("utf-8", "replace"))
         ended = served.event()
-        self.assertEqual((ended["event"], ended["name"], ended["exit_code"]),
-                         ("ended", "attention-1", 0))
+        self.assertEqual((ended["event"], ended["name"], ended["exit_code"]), ("ended", name, 0))
+
+    def test_a_rank_that_drains_ends_what_has_keys_there_and_takes_no_more(self):
+        served = self.serve("--attention", "2")
+        ready = served.event()
+
+        def expect_it_is_said():
+            status = programs.run(programs.MOEBIUS, "status", "--router", ready["router"], "--json")
+            states = {s["name"]: s["state"] for s in status.json()["services"]}
+            self.assertEqual(states["attention-1"], "draining", str(status))
+
+        self.drain_in_an_answer(served, ready, "attention-1", "attention-1): draining",
+                                expect_it_is_said)
 
     def test_rows_that_a_lost_rank_takes_with_it_are_counted_as_run_again(self):
         served = self.serve("--attention", "2", "--restart")
@@ -268,31 +277,7 @@ class ServeTest(unittest.TestCase):
 
     def test_a_router_that_drains_ends_what_it_began_and_takes_no_more(self):
         served = self.serve("--experts", "2")
-        ready = served.event()
-        router = next(p for p in ready["processes"] if p["name"] == "router")
-        ask = [programs.MOEBIUS, "generate", "--router", ready["router"], "--temperature", "0",
-               "--prompt-ids", "256,65", "--ignore-eos"]
-        expected = programs.generate("--prompt-ids", "256,65", "--ignore-eos", "--max-tokens",
-                                     "2000")
-        # Unbuffered: what a buffer holds is lost to communicate.
-        with subprocess.Popen(ask + ["--max-tokens", "2000"], bufsize=0, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE) as begun:
-            begin = begun.stdout.read(1)
-            os.kill(router["pid"], signal.SIGTERM)
-
-            def takes_no_more():
-                late = programs.run(*ask, "--max-tokens", "1", "--json")
-                return late.code != 0 and "drains" in late.err
-
-            self.assertTrue(programs.wait_until(takes_no_more, 20))
-            self.assertIsNone(begun.poll(), "nobody saw the draining")
-            rest, errors = begun.communicate(timeout=120)
-        self.assertEqual(begun.returncode, 0, errors)
-        self.assertIn(expected["logits_hash"], errors.decode())
-        self.assertIn(expected["text"], (begin + rest).decode("utf-8", "replace"))
-        ended = served.event()
-        self.assertEqual((ended["event"], ended["name"], ended["exit_code"]),
-                         ("ended", "router", 0))
+        self.drain_in_an_answer(served, served.event(), "router", "drains")
 
     def test_a_router_that_is_lost_in_an_answer_is_told_so(self):
         served = self.serve("--experts", "1")
